@@ -1,0 +1,578 @@
+package codec
+
+import (
+	"encoding/binary"
+	"slices"
+	"unicode/utf8"
+)
+
+const (
+	wireBytes  = 4         // the only wire type
+	maxFieldID = 1<<31 - 1 // protocol.md §2.1 [D-2]
+	// maxFields is the most fields one body may have [D-2].
+	maxFields = 128
+	// maxKnown is the largest field id that any layout names.
+	maxKnown = 24
+)
+
+// A Field is one TLV field as it stands on the wire.
+type Field struct {
+	ID    uint32
+	Value []byte
+}
+
+// A Body walks one TLV body, encoding or decoding. The first failure sticks: later calls
+// do nothing. The functions that take a Body name the field by its id; in a decode they
+// fill their pointer, in an encode they write it.
+type Body struct {
+	enc  bool
+	err  error
+	last int // highest id walked, to hold layouts to increasing order
+
+	out []byte // encode: what has been written
+
+	known    [maxKnown + 1][]byte // decode: values by id, nil when absent
+	walked   uint32               // decode: bit per known id that the layout asked for
+	unknown  []Field              // decode: fields above maxKnown
+	unsorted bool                 // decode: some id did not increase
+	kept     bool                 // decode: unknown fields were handed over, or refused
+}
+
+// Decoding says which way the walk goes, for the few checks that only one side can make.
+func (b *Body) Decoding() bool { return !b.enc }
+
+// Failed reports whether an earlier field failed.
+func (b *Body) Failed() bool { return b.err != nil }
+
+// Fail records cause for field id unless something failed before.
+func (b *Body) Fail(id int, cause error) {
+	if b.err == nil {
+		b.err = &Error{Field: id, Cause: cause}
+	}
+}
+
+// Check fails field id with cause unless ok.
+func (b *Body) Check(ok bool, id int, cause error) {
+	if !ok {
+		b.Fail(id, cause)
+	}
+}
+
+// parse splits body into fields. Values alias body.
+func (b *Body) parse(body []byte) error {
+	last := uint64(0)
+	for n := 0; len(body) > 0; n++ {
+		if n == maxFields {
+			return &Error{Cause: ErrTooManyFields}
+		}
+		f, rest, err := readField(body)
+		if err != nil {
+			return err
+		}
+		body = rest
+		if uint64(f.ID) <= last {
+			b.unsorted = true
+		}
+		last = uint64(f.ID)
+		if f.ID <= maxKnown {
+			if b.known[f.ID] != nil {
+				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
+			}
+			b.known[f.ID] = f.Value
+			continue
+		}
+		for i := range b.unknown {
+			if b.unknown[i].ID == f.ID {
+				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
+			}
+		}
+		b.unknown = append(b.unknown, f)
+	}
+	return nil
+}
+
+// readField reads one field. Its value is never nil and has no spare capacity.
+func readField(body []byte) (Field, []byte, error) {
+	id, rest, err := readVarint(body)
+	if err != nil {
+		return Field{}, nil, &Error{Cause: err}
+	}
+	if id == 0 || id > maxFieldID {
+		return Field{}, nil, &Error{Cause: ErrFieldID}
+	}
+	if len(rest) == 0 {
+		return Field{}, nil, &Error{Field: int(id), Cause: ErrTruncated}
+	}
+	if rest[0] != wireBytes {
+		return Field{}, nil, &Error{Field: int(id), Cause: ErrWireType}
+	}
+	n, rest, err := readVarint(rest[1:])
+	if err != nil {
+		return Field{}, nil, &Error{Field: int(id), Cause: err}
+	}
+	if n > uint64(len(rest)) {
+		return Field{}, nil, &Error{Field: int(id), Cause: ErrTruncated}
+	}
+	return Field{ID: uint32(id), Value: rest[:n:n]}, rest[n:], nil
+}
+
+// finish ends a decode.
+func (b *Body) finish() error { return b.err }
+
+// walk notes that the layout names id. It reports whether the caller should go on.
+func (b *Body) walk(id int) bool {
+	if id <= b.last || id > maxKnown {
+		panic("codec: layout walks its field ids out of order")
+	}
+	b.last = id
+	b.walked |= 1 << id
+	return b.err == nil
+}
+
+// take returns the value of id in a decode; false when absent or after a failure.
+func (b *Body) take(id int) ([]byte, bool) {
+	if !b.walk(id) {
+		return nil, false
+	}
+	v := b.known[id]
+	return v, v != nil
+}
+
+// need is take for a required field.
+func (b *Body) need(id int) ([]byte, bool) {
+	v, ok := b.take(id)
+	if !ok {
+		b.Fail(id, ErrMissing)
+	}
+	return v, ok
+}
+
+// header writes the field header for a value of n bytes in an encode.
+func (b *Body) header(id, n int) bool {
+	if !b.walk(id) {
+		return false
+	}
+	b.out = AppendVarint(b.out, uint64(id))
+	b.out = append(b.out, wireBytes)
+	b.out = AppendVarint(b.out, uint64(n))
+	return true
+}
+
+// Strict refuses unknown fields and fields that do not ascend, as the two frames of the
+// workload proof demand (protocol.md §5.2). It is called last in a layout.
+func (b *Body) Strict() {
+	if b.enc {
+		return
+	}
+	b.kept = true
+	b.Check(!b.unsorted, 0, ErrOrder)
+	if len(b.unknown) > 0 {
+		b.Fail(int(b.unknown[0].ID), ErrUnknownField)
+	}
+	for id := range b.known {
+		if b.known[id] != nil && b.walked&(1<<id) == 0 {
+			b.Fail(id, ErrUnknownField)
+		}
+	}
+}
+
+// Unknown hands over, in ascending order, the fields that the layout does not name, or
+// writes them. It is called last in a layout; every id must exceed the layout's own.
+func (b *Body) Unknown(fields *[]Field) {
+	if b.err != nil {
+		return
+	}
+	if b.enc {
+		b.appendUnknown(*fields)
+		return
+	}
+	b.kept = true
+	var out []Field
+	for id := range b.known {
+		if b.known[id] != nil && b.walked&(1<<id) == 0 {
+			out = append(out, Field{ID: uint32(id), Value: b.known[id]})
+		}
+	}
+	out = append(out, b.unknown...)
+	slices.SortFunc(out, func(x, y Field) int { return int(int64(x.ID) - int64(y.ID)) })
+	*fields = out
+}
+
+func (b *Body) appendUnknown(fields []Field) {
+	last := uint32(b.last)
+	for _, f := range fields {
+		if f.ID <= last || f.ID > maxFieldID {
+			b.Fail(int(f.ID), ErrOrder)
+			return
+		}
+		last = f.ID
+		b.out = appendField(b.out, f)
+	}
+}
+
+func appendField(dst []byte, f Field) []byte {
+	dst = AppendVarint(dst, uint64(f.ID))
+	dst = append(dst, wireBytes)
+	dst = AppendVarint(dst, uint64(len(f.Value)))
+	return append(dst, f.Value...)
+}
+
+// AppendFields appends fields, which must be in ascending id order, as a TLV body.
+func AppendFields(dst []byte, fields []Field) []byte {
+	for _, f := range fields {
+		dst = appendField(dst, f)
+	}
+	return dst
+}
+
+// ParseFields splits any TLV body into its fields, sorted by id. Values alias body.
+func ParseFields(body []byte) ([]Field, error) {
+	var fields []Field
+	sorted := true
+	for len(body) > 0 {
+		if len(fields) == maxFields {
+			return nil, &Error{Cause: ErrTooManyFields}
+		}
+		f, rest, err := readField(body)
+		if err != nil {
+			return nil, err
+		}
+		sorted = sorted && (len(fields) == 0 || fields[len(fields)-1].ID < f.ID)
+		fields = append(fields, f)
+		body = rest
+	}
+	if sorted {
+		return fields, nil
+	}
+	slices.SortStableFunc(fields, func(x, y Field) int { return int(int64(x.ID) - int64(y.ID)) })
+	for i := 1; i < len(fields); i++ {
+		if fields[i].ID == fields[i-1].ID {
+			return nil, &Error{Field: int(fields[i].ID), Cause: ErrDuplicate}
+		}
+	}
+	return fields, nil
+}
+
+// Canonical re-encodes any TLV body with ascending ids and minimal varints, unknown
+// fields included (protocol.md §8, operation digest).
+func Canonical(body []byte) ([]byte, error) {
+	fields, err := ParseFields(body)
+	if err != nil {
+		return nil, err
+	}
+	return AppendFields(make([]byte, 0, len(body)), fields), nil
+}
+
+// fixed gives the value of a required field of exactly n bytes.
+func (b *Body) fixed(id, n int) ([]byte, bool) {
+	v, ok := b.need(id)
+	if ok && len(v) != n {
+		b.Fail(id, ErrWidth)
+		return nil, false
+	}
+	return v, ok
+}
+
+// U8 walks a required one-byte integer.
+func U8[T ~uint8](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 1) {
+			b.out = append(b.out, byte(*v))
+		}
+	} else if raw, ok := b.fixed(id, 1); ok {
+		*v = T(raw[0])
+	}
+}
+
+// Enum8 walks a required one-byte enum whose values are 0..max.
+func Enum8[T ~uint8](b *Body, id int, v *T, max T) {
+	U8(b, id, v)
+	b.Check(*v <= max, id, ErrTag)
+}
+
+// OptEnum8 walks an optional one-byte enum whose values are 0..max; nil is absent.
+func OptEnum8[T ~uint8](b *Body, id int, v **T, max T) {
+	if !present(b, id, v) {
+		return
+	}
+	Enum8(b, id, *v, max)
+}
+
+// present decides whether an optional field that a pointer stands for is walked, and
+// makes the pointer in a decode.
+func present[T any](b *Body, id int, v **T) bool {
+	if b.enc {
+		return *v != nil
+	}
+	if b.known[id] == nil {
+		b.walk(id)
+		*v = nil
+		return false
+	}
+	*v = new(T)
+	return true
+}
+
+// Bool walks a required bool, 0 or 1.
+func Bool(b *Body, id int, v *bool) {
+	var n uint8
+	if *v {
+		n = 1
+	}
+	U8(b, id, &n)
+	b.Check(n <= 1, id, ErrBool)
+	*v = n == 1
+}
+
+// U16 walks a required big-endian u16.
+func U16[T ~uint16](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 2) {
+			b.out = binary.BigEndian.AppendUint16(b.out, uint16(*v))
+		}
+	} else if raw, ok := b.fixed(id, 2); ok {
+		*v = T(binary.BigEndian.Uint16(raw))
+	}
+}
+
+// U32 walks a required big-endian u32.
+func U32[T ~uint32](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 4) {
+			b.out = binary.BigEndian.AppendUint32(b.out, uint32(*v))
+		}
+	} else if raw, ok := b.fixed(id, 4); ok {
+		*v = T(binary.BigEndian.Uint32(raw))
+	}
+}
+
+// U64 walks a required big-endian u64.
+func U64[T ~uint64](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 8) {
+			b.out = binary.BigEndian.AppendUint64(b.out, uint64(*v))
+		}
+	} else if raw, ok := b.fixed(id, 8); ok {
+		*v = T(binary.BigEndian.Uint64(raw))
+	}
+}
+
+// NonzeroU32 walks a required u32 that is never zero, such as a request id.
+func NonzeroU32[T ~uint32](b *Body, id int, v *T) {
+	U32(b, id, v)
+	b.Check(*v != 0, id, ErrZero)
+}
+
+// NonzeroU64 walks a required u64 that is never zero, such as an epoch or a sequence.
+func NonzeroU64[T ~uint64](b *Body, id int, v *T) {
+	U64(b, id, v)
+	b.Check(*v != 0, id, ErrZero)
+}
+
+// OptNonzeroU32 walks an optional u32 for which zero stands for absent.
+func OptNonzeroU32[T ~uint32](b *Body, id int, v *T) {
+	if absent(b, id, *v == 0) {
+		*v = 0
+		return
+	}
+	NonzeroU32(b, id, v)
+}
+
+// OptNonzeroU64 walks an optional u64 for which zero stands for absent.
+func OptNonzeroU64[T ~uint64](b *Body, id int, v *T) {
+	if absent(b, id, *v == 0) {
+		*v = 0
+		return
+	}
+	NonzeroU64(b, id, v)
+}
+
+// OptU64 walks an optional u64 of any value; nil is absent.
+func OptU64[T ~uint64](b *Body, id int, v **T) {
+	if present(b, id, v) {
+		U64(b, id, *v)
+	}
+}
+
+// absent decides whether an optional field is skipped: empty says so in an encode, the
+// body in a decode.
+func absent(b *Body, id int, empty bool) bool {
+	if b.enc {
+		return empty
+	}
+	if b.known[id] == nil {
+		b.walk(id)
+		return true
+	}
+	return false
+}
+
+// ID16 walks a required 16-byte id, never all zero (protocol.md §3).
+func ID16[T ~[16]byte](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 16) {
+			raw := [16]byte(*v)
+			b.out = append(b.out, raw[:]...)
+		}
+	} else if raw, ok := b.fixed(id, 16); ok {
+		*v = T([16]byte(raw))
+	}
+	b.Check([16]byte(*v) != [16]byte{}, id, ErrZero)
+}
+
+// OptID16 walks an optional 16-byte id; the zero id stands for absent.
+func OptID16[T ~[16]byte](b *Body, id int, v *T) {
+	if absent(b, id, [16]byte(*v) == [16]byte{}) {
+		*v = T{}
+		return
+	}
+	ID16(b, id, v)
+}
+
+// Hash32 walks a required 32-byte value of any content.
+func Hash32[T ~[32]byte](b *Body, id int, v *T) {
+	if b.enc {
+		if b.header(id, 32) {
+			raw := [32]byte(*v)
+			b.out = append(b.out, raw[:]...)
+		}
+	} else if raw, ok := b.fixed(id, 32); ok {
+		*v = T([32]byte(raw))
+	}
+}
+
+// Sig64 walks a required 64-byte signature.
+func Sig64(b *Body, id int, v *[64]byte) {
+	if b.enc {
+		if b.header(id, 64) {
+			b.out = append(b.out, v[:]...)
+		}
+	} else if raw, ok := b.fixed(id, 64); ok {
+		*v = [64]byte(raw)
+	}
+}
+
+// Bytes walks a required byte string of at most max bytes; it aliases the body.
+func Bytes(b *Body, id int, v *[]byte, max int) {
+	if b.enc {
+		b.Check(len(*v) <= max, id, ErrOverCap)
+		if b.header(id, len(*v)) {
+			b.out = append(b.out, *v...)
+		}
+	} else if raw, ok := b.need(id); ok {
+		b.Check(len(raw) <= max, id, ErrOverCap)
+		*v = raw
+	}
+}
+
+// OptBytes walks an optional byte string; nil stands for absent, empty is present.
+func OptBytes(b *Body, id int, v *[]byte, max int) {
+	if absent(b, id, *v == nil) {
+		*v = nil
+		return
+	}
+	Bytes(b, id, v, max)
+}
+
+// Str walks a required UTF-8 string of at most max bytes.
+func Str(b *Body, id int, v *string, max int) {
+	if b.enc {
+		b.Check(len(*v) <= max, id, ErrOverCap)
+		b.Check(utf8.ValidString(*v), id, ErrUTF8)
+		if b.header(id, len(*v)) {
+			b.out = append(b.out, *v...)
+		}
+	} else if raw, ok := b.need(id); ok {
+		if len(raw) > max {
+			b.Fail(id, ErrOverCap)
+		} else if !utf8.Valid(raw) {
+			b.Fail(id, ErrUTF8)
+		} else {
+			*v = string(raw)
+		}
+	}
+}
+
+// OptStr walks an optional UTF-8 string; nil stands for absent.
+func OptStr(b *Body, id int, v **string, max int) {
+	if present(b, id, v) {
+		Str(b, id, *v, max)
+	}
+}
+
+// Nested walks a required field that holds exactly one positional value of at most max
+// bytes.
+func Nested(b *Body, id int, v Value, max int) {
+	if b.enc {
+		b.nest(id, v, max)
+	} else if raw, ok := b.need(id); ok {
+		if len(raw) > max {
+			b.Fail(id, ErrOverCap)
+			return
+		}
+		i := Image{buf: raw}
+		v.Image(&i)
+		if err := i.close(); err != nil {
+			b.Fail(id, err)
+		}
+	}
+}
+
+// nest writes v behind a header whose length is known only afterwards.
+func (b *Body) nest(id int, v Value, max int) {
+	if !b.walk(id) {
+		return
+	}
+	b.out = AppendVarint(b.out, uint64(id))
+	b.out = append(b.out, wireBytes)
+	at := len(b.out)
+	i := Image{enc: true, buf: b.out}
+	v.Image(&i)
+	if i.err != nil {
+		b.Fail(id, i.err)
+		return
+	}
+	n := len(i.buf) - at
+	if n > max {
+		b.Fail(id, ErrOverCap)
+		return
+	}
+	head := varintLen(uint64(n))
+	out := append(i.buf, make([]byte, head)...)
+	copy(out[at+head:], out[at:at+n])
+	AppendVarint(out[at:at], uint64(n))
+	b.out = out
+}
+
+// OptNested walks an optional positional value; use says in an encode whether it is
+// written, and is set in a decode.
+func OptNested(b *Body, id int, use *bool, v Value, max int) {
+	if absent(b, id, !*use) {
+		*use = false
+		return
+	}
+	*use = true
+	Nested(b, id, v, max)
+}
+
+// ScanFields reads fields from the head of a body up to the first fault and returns, in
+// the order found and once each, those whose id want accepts. It stops as soon as nothing
+// can follow that it would return: at a repeated id.
+func ScanFields(body []byte, want func(id uint32) bool) []Field {
+	var out []Field
+	for n := 0; n < maxFields && len(body) > 0; n++ {
+		f, rest, err := readField(body)
+		if err != nil {
+			return out
+		}
+		body = rest
+		if !want(f.ID) {
+			continue
+		}
+		if slices.ContainsFunc(out, func(o Field) bool { return o.ID == f.ID }) {
+			return out
+		}
+		out = append(out, f)
+	}
+	return out
+}
