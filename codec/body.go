@@ -29,7 +29,8 @@ type Body struct {
 	err  error
 	last int // highest id walked, to hold layouts to increasing order
 
-	out []byte // encode: what has been written
+	out    []byte // encode: what has been written
+	fields int    // encode: how many fields that is
 
 	known    [maxKnown + 1][]byte // decode: values by id, nil when absent
 	walked   uint32               // decode: bit per known id that the layout asked for
@@ -152,6 +153,7 @@ func (b *Body) header(id, n int) bool {
 	if !b.walk(id) {
 		return false
 	}
+	b.fields++
 	b.out = AppendVarint(b.out, uint64(id))
 	b.out = append(b.out, wireBytes)
 	b.out = AppendVarint(b.out, uint64(n))
@@ -199,6 +201,10 @@ func (b *Body) Unknown(fields *[]Field) {
 }
 
 func (b *Body) appendUnknown(fields []Field) {
+	if len(fields) > maxFields-b.fields {
+		b.Fail(0, ErrTooManyFields)
+		return
+	}
 	last := uint32(b.last)
 	for _, f := range fields {
 		if f.ID <= last || f.ID > maxFieldID {
@@ -321,7 +327,9 @@ func Bool(b *Body, id int, v *bool) {
 	}
 	U8(b, id, &n)
 	b.Check(n <= 1, id, ErrBool)
-	*v = n == 1
+	if !b.enc {
+		*v = n == 1
+	}
 }
 
 // U16 walks a required big-endian u16.
@@ -372,7 +380,7 @@ func NonzeroU64[T ~uint64](b *Body, id int, v *T) {
 // OptNonzeroU32 walks an optional u32 for which zero stands for absent.
 func OptNonzeroU32[T ~uint32](b *Body, id int, v *T) {
 	if absent(b, id, *v == 0) {
-		*v = 0
+		reset(b, v)
 		return
 	}
 	NonzeroU32(b, id, v)
@@ -381,7 +389,7 @@ func OptNonzeroU32[T ~uint32](b *Body, id int, v *T) {
 // OptNonzeroU64 walks an optional u64 for which zero stands for absent.
 func OptNonzeroU64[T ~uint64](b *Body, id int, v *T) {
 	if absent(b, id, *v == 0) {
-		*v = 0
+		reset(b, v)
 		return
 	}
 	NonzeroU64(b, id, v)
@@ -407,6 +415,14 @@ func absent(b *Body, id int, empty bool) bool {
 	return false
 }
 
+// reset empties the value of an absent field in a decode. An encode only reads its
+// message, so that one message may be encoded by many goroutines.
+func reset[T any](b *Body, v *T) {
+	if !b.enc {
+		*v = *new(T)
+	}
+}
+
 // ID16 walks a required 16-byte id, never all zero (protocol.md §3).
 func ID16[T ~[16]byte](b *Body, id int, v *T) {
 	if b.enc {
@@ -423,7 +439,7 @@ func ID16[T ~[16]byte](b *Body, id int, v *T) {
 // OptID16 walks an optional 16-byte id; the zero id stands for absent.
 func OptID16[T ~[16]byte](b *Body, id int, v *T) {
 	if absent(b, id, [16]byte(*v) == [16]byte{}) {
-		*v = T{}
+		reset(b, v)
 		return
 	}
 	ID16(b, id, v)
@@ -468,7 +484,7 @@ func Bytes(b *Body, id int, v *[]byte, max int) {
 // OptBytes walks an optional byte string; nil stands for absent, empty is present.
 func OptBytes(b *Body, id int, v *[]byte, max int) {
 	if absent(b, id, *v == nil) {
-		*v = nil
+		reset(b, v)
 		return
 	}
 	Bytes(b, id, v, max)
@@ -523,6 +539,7 @@ func (b *Body) nest(id int, v Value, max int) {
 	if !b.walk(id) {
 		return
 	}
+	b.fields++
 	b.out = AppendVarint(b.out, uint64(id))
 	b.out = append(b.out, wireBytes)
 	at := len(b.out)
@@ -548,10 +565,12 @@ func (b *Body) nest(id int, v Value, max int) {
 // written, and is set in a decode.
 func OptNested(b *Body, id int, use *bool, v Value, max int) {
 	if absent(b, id, !*use) {
-		*use = false
+		reset(b, use)
 		return
 	}
-	*use = true
+	if !b.enc {
+		*use = true
+	}
 	Nested(b, id, v, max)
 }
 

@@ -63,7 +63,7 @@ type Message interface{ Layout(b *Body) }
 type Value interface{ Image(i *Image) }
 
 // Encode appends the canonical body of m to dst. It fails where Decode would refuse the
-// result; dst is returned unchanged then.
+// result; dst is returned unchanged then. It only reads m.
 func Encode(dst []byte, m Message) ([]byte, error) {
 	b := Body{enc: true, out: dst}
 	m.Layout(&b)

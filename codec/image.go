@@ -79,7 +79,9 @@ func ImgBool(i *Image, v *bool) {
 	}
 	ImgU8(i, &n)
 	i.Check(n <= 1, ErrBool)
-	*v = n == 1
+	if !i.enc {
+		*v = n == 1
+	}
 }
 
 // ImgU16 walks a big-endian u16.
@@ -104,7 +106,9 @@ func ImgU32[T ~uint32](i *Image, v *T) {
 func ImgI32(i *Image, v *int32) {
 	u := uint32(*v)
 	ImgU32(i, &u)
-	*v = int32(u)
+	if !i.enc {
+		*v = int32(u)
+	}
 }
 
 // ImgU64 walks a big-endian u64 of any value.

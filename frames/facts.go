@@ -250,8 +250,8 @@ const (
 	SourceGapEnded    SourceGapReason = 2
 )
 
-// SourceGap is the payload of a SOURCE_GAP event (§7.1); Observed zero in Ended means
-// none [D-35].
+// SourceGap is the payload of a SOURCE_GAP event (§7.1). Observed zero means none, which
+// only Ended may say [D-35].
 //
 //	binding_id:bytes16 || expected:u64 || observed:u64 || reason:u8
 type SourceGap struct {
@@ -263,7 +263,8 @@ type SourceGap struct {
 
 func (g *SourceGap) Image(i *codec.Image) {
 	codec.ImgID16(i, &g.BindingID)
-	codec.ImgU64(i, &g.Expected)
+	codec.ImgNonzeroU64(i, &g.Expected)
 	codec.ImgU64(i, &g.Observed)
 	codec.ImgEnum8(i, &g.Reason, SourceGapJump, SourceGapEnded)
+	i.Check(g.Observed != 0 || g.Reason == SourceGapEnded, codec.ErrZero)
 }

@@ -1,6 +1,8 @@
 package frames
 
 import (
+	"encoding/binary"
+
 	"coordinator/codec"
 )
 
@@ -37,26 +39,26 @@ func (v Version) Compatible(o Version) bool { return v.Major == o.Major && v.Min
 // HelloVersion finds fields 1-3 at the head of a hello's body and looks at nothing
 // behind them, so that a version difference is told before anything else is parsed
 // (§5.5). The scan stops at the first fault; ok is false when major and minor were not
-// both found by then.
+// both found, two bytes wide, by then. The patch may differ, so its form is left to the
+// decoder.
 func HelloVersion(body []byte) (v Version, ok bool) {
 	fields := codec.ScanFields(body, func(id uint32) bool { return id <= 3 })
-	var seen [4]bool
+	var major, minor bool
 	for _, f := range fields {
 		if len(f.Value) != 2 {
-			return Version{}, false
+			continue
 		}
-		n := uint16(f.Value[0])<<8 | uint16(f.Value[1])
+		n := binary.BigEndian.Uint16(f.Value)
 		switch f.ID {
 		case 1:
-			v.Major = n
+			v.Major, major = n, true
 		case 2:
-			v.Minor = n
+			v.Minor, minor = n, true
 		case 3:
 			v.Patch = n
 		}
-		seen[f.ID] = true
 	}
-	return v, seen[1] && seen[2]
+	return v, major && minor
 }
 
 // CoordHello opens a connection, client to server (§5.6).

@@ -54,10 +54,10 @@ type SnapshotBegin struct {
 	SnapshotID     SnapshotID
 	Guard          AuthorityGuard
 	Base           EventCut
-	FirstCursor    []byte         // nil: absent, the snapshot is empty
-	SubscriptionID SubscriptionID // zero: absent
-	LeaseExpiresAt uint64         // Unix seconds
-	Bases          []ActivationBase
+	FirstCursor    []byte           // nil: absent, the snapshot is empty
+	SubscriptionID SubscriptionID   // zero: absent
+	LeaseExpiresAt uint64           // Unix seconds
+	Bases          []ActivationBase // nil: absent; an empty list is one that lists nothing
 }
 
 func (*SnapshotBegin) Type() Type { return TypeSnapshotBegin }
@@ -70,9 +70,14 @@ func (m *SnapshotBegin) Layout(b *codec.Body) {
 	codec.OptBytes(b, 5, &m.FirstCursor, MaxCursor)
 	codec.OptID16(b, 6, &m.SubscriptionID)
 	codec.U64(b, 7, &m.LeaseExpiresAt)
-	use := len(m.Bases) > 0
+	use := m.Bases != nil
 	list := codec.List[ActivationBase, *ActivationBase]{Items: &m.Bases, Max: MaxActivationBases, Size: 16}
 	codec.OptNested(b, 8, &use, list, 2+MaxActivationBases*16)
+	if b.Decoding() && !use {
+		m.Bases = nil
+	} else if b.Decoding() && m.Bases == nil {
+		m.Bases = []ActivationBase{}
+	}
 	for k := 1; k < len(m.Bases); k++ {
 		b.Check(m.Bases[k-1].Activation < m.Bases[k].Activation && m.Bases[k-1].Base <= m.Bases[k].Base, 8, codec.ErrOrder)
 	}

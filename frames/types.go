@@ -125,13 +125,29 @@ func (t Type) String() string {
 	return fmt.Sprintf("TYPE_%#02x", uint8(t))
 }
 
-// Append appends f as a whole outer frame. It fails where a decoder would refuse f.
+// Append appends f as a whole outer frame. It fails where a decoder would refuse f; caps
+// that a connection selected are the sender's to keep ([FrameCap]).
 func Append(dst []byte, f Frame) ([]byte, error) {
 	out, err := codec.AppendFrame(dst, uint8(f.Type()), f)
+	if err == nil {
+		err = checkSize(f.Type(), len(out)-len(dst)-codec.HeaderSize)
+	}
 	if err != nil {
 		return dst, fmt.Errorf("encode %v: %w", f.Type(), err)
 	}
 	return out, nil
+}
+
+// checkSize holds a body of n bytes to the cap that its type has in every state.
+func checkSize(t Type, n int) error {
+	limit := MaxFrameBytes
+	if t.handshake() {
+		limit = MaxHandshakeBytes
+	}
+	if n >= limit { // the type byte counts too
+		return codec.ErrFrameTooLarge
+	}
+	return nil
 }
 
 // Decode parses the body of a frame of type t. An unknown type is PROTOCOL_ERROR.
@@ -139,6 +155,9 @@ func Decode(t Type, body []byte) (Frame, error) {
 	i, ok := types[t]
 	if !ok {
 		return nil, Refuse(CodeProtocolError, "unknown frame type")
+	}
+	if err := checkSize(t, len(body)); err != nil {
+		return nil, fmt.Errorf("%v: %w", t, err)
 	}
 	f := i.make()
 	if err := codec.Decode(f, body); err != nil {

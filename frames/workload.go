@@ -9,13 +9,16 @@ import (
 // WorkloadOffer is the hello's part of the workload proof (protocol.md §5.2).
 //
 //	profile:str || client_nonce:bytes32 (nonzero)
+//
+// The profile has no cap but the frame's: whatever is not ours is a failed authentication
+// and not a bad form [D-38].
 type WorkloadOffer struct {
 	Profile     string
 	ClientNonce [32]byte
 }
 
 func (o *WorkloadOffer) Image(i *codec.Image) {
-	codec.ImgStr(i, &o.Profile, MaxName)
+	codec.ImgStr(i, &o.Profile, MaxHandshakeBytes)
 	nonce(i, &o.ClientNonce)
 }
 
@@ -45,7 +48,7 @@ func (g *WorkloadGrant) Image(i *codec.Image) {
 		return
 	}
 	i.Check(len(scope) == 8, codec.ErrWidth)
-	if len(scope) == 8 {
+	if i.Decoding() && len(scope) == 8 {
 		g.Scope = Scope(binary.BigEndian.Uint64(scope))
 	}
 }
