@@ -1,0 +1,209 @@
+package witness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/clock"
+	"coordinator/internal/sock"
+)
+
+// Defaults of [ServerOptions] and the fixed times of a connection (protocol.md [D-7], [D-13]).
+const (
+	defaultUnauthenticated = 64
+	defaultConnections     = 256
+	defaultPerKey          = 16
+
+	firstFrameWait = 5 * time.Second  // accept to the first frame
+	helloWait      = 10 * time.Second // accept to HELLO_OK
+	responseWait   = 5 * time.Second  // challenge to response (§5.5)
+	pingAfter      = 15 * time.Second // of silence
+	closeAfter     = 45 * time.Second // of silence
+
+	// acceptPause is how long accepting rests when descriptors or memory have run out.
+	acceptPause = 100 * time.Millisecond
+)
+
+// ServerOptions configure [NewServer].
+type ServerOptions struct {
+	Witness *Witness
+	// Handshake proves both sides; its Service must be that of [HandshakeService].
+	Handshake *handshake.Server
+	Clock     clock.Clock
+	// MaxUnauthenticated bounds connections before HELLO_OK; more are closed at accept.
+	// Zero means 64.
+	MaxUnauthenticated int
+	// MaxConnections bounds the authenticated ones, MaxPerKey those of one key. More are
+	// RESOURCE_EXHAUSTED. Zero means 256 and 16.
+	MaxConnections, MaxPerKey int
+	// Logger gets a line per connection. Nil discards.
+	Logger *slog.Logger
+}
+
+// HandshakeService is the witness link as the handshake knows it.
+func HandshakeService() handshake.Service {
+	return handshake.Service{Name: Service, Major: frames.VersionMajor, Minor: frames.VersionMinor, Scopes: ScopeAll}
+}
+
+// A Server speaks the witness link. It knows no transport: [Server.Serve] feeds it from a Unix
+// socket, and another one may call [Server.ServeConn].
+type Server struct {
+	opt ServerOptions
+	log *slog.Logger
+
+	mu       sync.Mutex
+	pending  int                  // guarded by mu; connections before HELLO_OK
+	settled  int                  // guarded by mu; connections after it
+	perKey   map[frames.KeyID]int // guarded by mu; of the settled ones
+	recheck  chan struct{}        // guarded by mu; closed and replaced by Recheck
+	lastSkip time.Duration        // guarded by mu; BOOTTIME of the last line about a full house
+}
+
+// NewServer makes a server over w.
+func NewServer(o ServerOptions) (*Server, error) {
+	if o.Witness == nil || o.Handshake == nil || o.Clock == nil {
+		return nil, errors.New("witness server: witness, handshake or clock is missing")
+	}
+	if o.MaxUnauthenticated == 0 {
+		o.MaxUnauthenticated = defaultUnauthenticated
+	}
+	if o.MaxConnections == 0 {
+		o.MaxConnections = defaultConnections
+	}
+	if o.MaxPerKey == 0 {
+		o.MaxPerKey = defaultPerKey
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Server{opt: o, log: o.Logger, perKey: map[frames.KeyID]int{}}, nil
+}
+
+// A Listener is what Serve accepts from; *sock.Listener is one.
+type Listener interface {
+	Accept() (*net.UnixConn, error)
+	Close() error
+}
+
+// Serve accepts connections of this process's own user until ctx ends, then closes l and all
+// connections and returns nil once every goroutine has ended. It returns an error matching
+// [ErrFailed] as soon as the witness could not store a grant, and the listener's error when
+// that fails for good.
+func (s *Server) Serve(ctx context.Context, l Listener) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel(nil)
+	wg.Go(func() { <-ctx.Done(); l.Close() })
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				c.Close()
+			}
+			if cause := context.Cause(ctx); errors.Is(cause, ErrFailed) {
+				return cause
+			}
+			return nil
+		case exhausted(err):
+			s.log.Warn("accepting rests", "cause", err)
+			s.pause(ctx, acceptPause)
+			continue
+		case err != nil:
+			return fmt.Errorf("witness server: accept: %w", err)
+		}
+		wg.Go(func() {
+			if err := s.serveUnix(ctx, c); errors.Is(err, ErrFailed) {
+				cancel(err)
+			}
+		})
+	}
+}
+
+// serveUnix serves one accepted connection if its peer may speak at all.
+func (s *Server) serveUnix(ctx context.Context, c *net.UnixConn) error {
+	cred, err := sock.SameUser(c)
+	if err != nil {
+		s.log.Warn("connection refused", "cause", err)
+		return c.Close()
+	}
+	return s.ServeConn(ctx, c, handshake.UDSPeer{Cred: cred})
+}
+
+// exhausted reports whether accept failed for want of something that comes back.
+func exhausted(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPERM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) pause(ctx context.Context, d time.Duration) {
+	t := s.opt.Clock.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C():
+	case <-ctx.Done():
+	}
+}
+
+// Connections returns how many connections are before and after HELLO_OK.
+func (s *Server) Connections() (unauthenticated, authenticated int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pending, s.settled
+}
+
+// enter admits a connection that has proved nothing yet.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending >= s.opt.MaxUnauthenticated {
+		// One line a second at most: whoever fills the house must not fill the log too.
+		if now := s.opt.Clock.Now().Boot; s.lastSkip == 0 || now-s.lastSkip >= time.Second {
+			s.lastSkip = now
+			s.log.Warn("connection closed: too many unauthenticated", "limit", s.opt.MaxUnauthenticated)
+		}
+		return false
+	}
+	s.pending++
+	return true
+}
+
+// settle moves a connection from the unauthenticated to those of its key.
+func (s *Server) settle(k frames.KeyID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.settled >= s.opt.MaxConnections || s.perKey[k] >= s.opt.MaxPerKey {
+		return false
+	}
+	s.pending--
+	s.settled++
+	s.perKey[k]++
+	return true
+}
+
+// leave undoes enter, and settle when k is not nil.
+func (s *Server) leave(k *frames.KeyID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k == nil {
+		s.pending--
+		return
+	}
+	s.settled--
+	if s.perKey[*k]--; s.perKey[*k] == 0 {
+		delete(s.perKey, *k)
+	}
+}
