@@ -1,0 +1,320 @@
+package commit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"coordinator/frames"
+	"coordinator/server/authority"
+	"coordinator/server/store"
+)
+
+// A Writer is the one goroutine that changes the store. Its methods may be called from any
+// goroutine, except that Run and Step exclude each other.
+type Writer struct {
+	o    Options
+	rand *bufio.Reader // owned by the stepping goroutine
+	wake chan struct{} // one slot: something was queued
+
+	mu          sync.Mutex
+	queue       []*item // guarded by mu
+	stale       []*item // guarded by mu: to be prefetched again
+	staleWake   chan struct{}
+	calls       []*call // guarded by mu
+	outstanding int     // guarded by mu: items not yet answered
+	closed      bool    // guarded by mu: nothing new is taken
+	fetching    bool    // guarded by mu: Run has its reader goroutine
+
+	held  []*item // owned by the stepping goroutine: taken and not yet built
+	round *round  // owned by the stepping goroutine: durable, not yet published
+}
+
+// An item is a proposal or an amendment in the queue.
+type item struct {
+	proposal  *Proposal
+	amendment *Amendment
+	done      func(frames.OperationResult, error)
+	refs      []frames.ObjectRef
+	size      int
+	events    int
+	loaded    *store.Loaded
+}
+
+// New returns a writer that does nothing until Run or Step.
+func New(o Options) *Writer {
+	if o.QueueLimit == 0 {
+		o.QueueLimit = DefaultQueueLimit
+	}
+	if o.Publish == nil {
+		o.Publish = func(Published) {}
+	}
+	if o.LowDisk == nil {
+		o.LowDisk = func() bool { return false }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Writer{
+		o:         o,
+		rand:      bufio.NewReaderSize(o.Rand, 4096),
+		wake:      make(chan struct{}, 1),
+		staleWake: make(chan struct{}, 1),
+	}
+}
+
+// Propose prefetches what p may read, on the caller's goroutine, and queues it. It never
+// waits for the writer. Its error is a *work.Refusal: RESOURCE_EXHAUSTED when the queue is
+// full, AUTHORITY_FENCED once the writer stops, INTERNAL when a read failed; p.Reply is then
+// not called.
+func (w *Writer) Propose(p *Proposal) error {
+	return w.propose(&item{
+		proposal: p, done: p.Done, refs: p.Command.Refs(),
+		size: p.Command.Size(), events: p.Command.Events(),
+	})
+}
+
+func (w *Writer) propose(it *item) error {
+	if err := w.reserve(); err != nil {
+		return err
+	}
+	err := w.prefetch(it)
+	if err == nil {
+		err = w.enqueue(it)
+	}
+	if err != nil {
+		w.release(1)
+	}
+	return err
+}
+
+// reserve charges one place of the queue.
+func (w *Writer) reserve() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrStopped
+	}
+	if w.outstanding >= w.o.QueueLimit {
+		return frames.Refuse(frames.CodeResourceExhausted, "the server has %d requests outstanding", w.outstanding)
+	}
+	w.outstanding++
+	return nil
+}
+
+func (w *Writer) release(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outstanding -= n
+}
+
+// prefetch reads what it may need from the store's files.
+func (w *Writer) prefetch(it *item) error {
+	loaded, err := w.o.Store.Prefetch(it.refs)
+	if err != nil {
+		w.o.Logger.Error("prefetch failed", "err", err)
+		return frames.Refuse(frames.CodeInternal, "the store could not be read; the command was not carried out")
+	}
+	it.loaded = loaded
+	return nil
+}
+
+// enqueue puts a prefetched item where the writer finds it.
+func (w *Writer) enqueue(it *item) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return ErrStopped
+	}
+	w.queue = append(w.queue, it)
+	signal(w.wake)
+	return nil
+}
+
+// signal fills a one-slot channel.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Run commits what is proposed until ctx is cancelled, the fence closes or a commit fails.
+// When ctx is cancelled it takes nothing new, commits what is queued as long as the fence
+// holds, refuses the rest and returns nil. Otherwise its error matches authority.ErrFenced
+// or store.ErrOutcomeUnknown, or says what else ended the store; whatever has no durable,
+// published result is refused or left unanswered. Run returns with no goroutine left
+// behind.
+func (w *Writer) Run(ctx context.Context) error {
+	w.mu.Lock()
+	w.fetching = true
+	w.mu.Unlock()
+	fetchCtx, stopFetch := context.WithCancel(context.Background())
+	var reader sync.WaitGroup
+	reader.Go(func() { w.refetchLoop(fetchCtx) })
+
+	err := w.loop(ctx)
+	w.close()
+	if err == nil {
+		err = w.drain()
+	}
+	stopFetch()
+	reader.Wait()
+	w.refuseRest(err)
+	return err
+}
+
+// loop steps until there is a reason to stop.
+func (w *Writer) loop(ctx context.Context) error {
+	for {
+		changed := w.o.Fence.Changed()
+		worked, err := w.Step()
+		wake := w.wake
+		switch {
+		case errors.Is(err, authority.ErrDiverged):
+			wake = nil // only a renewal, or the end of the fence, helps
+		case err != nil:
+			return err
+		case worked && ctx.Err() == nil:
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			if err := w.o.Fence.Check(); errors.Is(err, authority.ErrFenced) {
+				return err
+			}
+		case <-wake:
+		}
+	}
+}
+
+// drain makes the last commits of a stop. Diverged clocks end it: there is no time to wait
+// for a renewal.
+func (w *Writer) drain() error {
+	for {
+		worked, err := w.Step()
+		if errors.Is(err, authority.ErrDiverged) {
+			return nil
+		}
+		if err != nil || !worked {
+			return err
+		}
+	}
+}
+
+// close takes nothing new from here on.
+func (w *Writer) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+}
+
+// refuseRest answers everything that is still here when Run ends for the reason err.
+func (w *Writer) refuseRest(err error) {
+	if w.round != nil {
+		if err == nil {
+			err = authority.ErrDiverged // the only reason for which a stop leaves a round behind
+		}
+		w.abandon(w.round, err)
+		w.round = nil
+	}
+	w.mu.Lock()
+	items := append(append(w.held, w.queue...), w.stale...)
+	calls := w.calls
+	w.queue, w.stale, w.calls, w.held = nil, nil, nil, nil
+	w.mu.Unlock()
+	for _, it := range items {
+		w.reply(it, reply{err: ErrStopped})
+	}
+	for _, c := range calls {
+		c.refuse(ErrStopped)
+	}
+}
+
+// A reply is how an item ends.
+type reply struct {
+	result frames.OperationResult
+	err    error
+}
+
+// reply frees the place of it and answers.
+func (w *Writer) reply(it *item, r reply) {
+	w.release(1)
+	it.done(r.result, r.err)
+}
+
+// Step serves the calls that wait and commits at most one batch, all on the caller's
+// goroutine. It reports whether it did anything. While the clocks have diverged it returns
+// authority.ErrDiverged, keeps everything, and goes on where it was when it is called
+// again; every other error is final. Run is a loop around it; a simulation calls it alone.
+func (w *Writer) Step() (worked bool, err error) {
+	if w.round != nil {
+		if err := w.publish(); err != nil {
+			return false, err
+		}
+		worked = true
+	}
+	w.refetchInline()
+	served, err := w.serveCalls()
+	if err != nil {
+		return worked, err
+	}
+	committed, err := w.commitBatch()
+	return worked || served || committed, err
+}
+
+// take gives the next batch: what was held back, then what waits.
+func (w *Writer) take() []*item {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	batch := w.held
+	w.held = nil
+	n := min(maxProposals-min(len(batch), maxProposals), len(w.queue))
+	batch = append(batch, w.queue[:n]...)
+	rest := copy(w.queue, w.queue[n:])
+	clear(w.queue[rest:])
+	w.queue = w.queue[:rest]
+	return batch
+}
+
+// refetchLoop prefetches stale items again, so that the writer reads no file.
+func (w *Writer) refetchLoop(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.staleWake:
+		}
+		w.refetch()
+	}
+}
+
+// refetchInline does the same in a simulation, which has no such goroutine.
+func (w *Writer) refetchInline() {
+	w.mu.Lock()
+	fetching := w.fetching
+	w.mu.Unlock()
+	if !fetching {
+		w.refetch()
+	}
+}
+
+func (w *Writer) refetch() {
+	w.mu.Lock()
+	items := w.stale
+	w.stale = nil
+	w.mu.Unlock()
+	for _, it := range items {
+		err := w.prefetch(it)
+		if err == nil {
+			err = w.enqueue(it)
+		}
+		if err != nil {
+			w.reply(it, reply{err: err})
+		}
+	}
+}
