@@ -1,0 +1,13 @@
+// Package store is the durable store of one coordinator: an append-only log of commits, a
+// live tree in memory, history in one bbolt file, and the checkpoint that moves the one
+// into the other.
+//
+// One goroutine, the writer, begins and commits transactions and makes cuts. A commit is
+// one record in the log, one flush, and then the same change to the trees in memory. A
+// record holds results and never inputs, so that recovery applies what was decided and
+// decides nothing. Any goroutine may prefetch, page through a cut and read events.
+//
+// It knows rows, events, sequences and activations as bytes with a key. It knows nothing
+// of states, commands, visibility or time: callers pass those in. It holds no lock file
+// and asks no witness. No type of bbolt leaves the package.
+package store

@@ -1,0 +1,315 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"coordinator/frames"
+)
+
+// A Store is an open store. One goroutine, the writer, calls Begin, Commit, Cut, Maintain,
+// CheckpointStep and Close and uses what Begin returns; every other method may be called
+// from any goroutine.
+type Store struct {
+	dir  string
+	opts Options
+	log  *log
+	hist *history
+	cuts cutSet
+
+	// Owned by the writer.
+	mem            memory
+	state          State
+	tx             Tx
+	job            *checkpoint // under way
+	dropped        uint64      // finished checkpoints whose overlay is gone
+	lastCheckpoint time.Duration
+	clean          bool        // the log ends in the mark of an orderly Close
+
+	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.
+	carried map[Key]uint64
+
+	completed  atomic.Uint64 // checkpoints finished in state.db
+	eventBytes atomic.Uint64
+	published  atomic.Pointer[State]
+
+	jobs     chan *checkpoint // to checkpointLoop; capacity 1
+	finished chan *checkpoint // back to the writer; capacity 1
+	quit     chan struct{}
+	joined   chan struct{} // closed by checkpointLoop
+
+	mu     sync.Mutex
+	err    error         // guarded by mu; first failure
+	done   chan struct{} // closed when err is set
+	closed bool          // guarded by mu
+}
+
+// State is the state after the last commit.
+func (s *Store) State() State { return *s.published.Load() }
+
+// Err is the failure that ended the store, or nil. Done is closed when there is one, also
+// when a checkpoint in the background met it.
+func (s *Store) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// Done is closed when the store has failed.
+func (s *Store) Done() <-chan struct{} { return s.done }
+
+func (s *Store) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		close(s.done)
+	}
+}
+
+// readFault ends the store when a read met damage.
+func (s *Store) readFault(err error) error {
+	var damaged *CorruptError
+	if errors.As(err, &damaged) {
+		s.fail(err)
+	}
+	return err
+}
+
+// SetEventBytes sets how many bytes of log stay for replays behind the checkpoint, rounded
+// up to whole segments. Zero keeps everything.
+func (s *Store) SetEventBytes(n uint64) { s.eventBytes.Store(n) }
+
+// keepFrom is the first commit of the oldest segment to keep once commit has been applied.
+func (s *Store) keepFrom(commit uint64) uint64 {
+	if n := s.eventBytes.Load(); n > 0 {
+		return s.log.keepFrom(commit, n)
+	}
+	return s.log.oldest()
+}
+
+// Loaded is what Prefetch read, for Tx.Use.
+type Loaded struct {
+	pos  uint64
+	rows map[Key]*row
+}
+
+// Prefetch reads the history rows of refs from state.db, so that the writer finds them in
+// memory. It may fail with a CorruptError, which ends the store.
+func (s *Store) Prefetch(refs []frames.ObjectRef) (*Loaded, error) {
+	// The position comes first: a checkpoint that finishes during the read may or may not be
+	// in it.
+	pos := s.completed.Load()
+	keys := make([]Key, len(refs))
+	for i, ref := range refs {
+		keys[i] = KeyOf(ref)
+	}
+	rows, err := s.hist.lookup(keys)
+	if err != nil {
+		return nil, s.readFault(err)
+	}
+	return &Loaded{pos: pos, rows: rows}, nil
+}
+
+// Begin starts a transaction and ends the one before. Writer only.
+func (s *Store) Begin() *Tx {
+	s.maintain()
+	s.tx.reset(s)
+	return &s.tx
+}
+
+// Maintain does what Begin does beside starting a transaction: it takes over a finished
+// checkpoint and begins the next when it is due. For a writer that has nothing to commit.
+func (s *Store) Maintain() { s.maintain() }
+
+// Commit makes the transaction durable and then visible: one record, one flush, then the
+// trees. An empty transaction writes nothing. Now is recorded with the commit.
+//
+// ErrOutcomeUnknown means that a write or a flush failed: the store takes no more commits
+// and only Open can tell. Any other error means that nothing was written. Writer only.
+func (s *Store) Commit(tx *Tx, now time.Time) (Batch, error) {
+	if err := s.Err(); err != nil {
+		return Batch{}, &failedError{err}
+	}
+	if tx != &s.tx || tx.s != s || tx.commit != s.state.Commit+1 {
+		panic("store: transaction committed out of turn")
+	}
+	if tx.err != nil {
+		return Batch{}, tx.err
+	}
+	if tx.Empty() {
+		return Batch{Commit: s.state.Commit, Time: now, First: frames.EventSequence(tx.head) + 1, Last: frames.EventSequence(tx.head)}, nil
+	}
+	batch, err := newBatch(tx, now)
+	if err != nil {
+		return Batch{}, err
+	}
+	h := recordHead{commit: tx.commit, time: now.UnixNano(), base: uint64(tx.base), count: uint32(tx.head - tx.base)}
+	if _, err := s.log.append(tx.buf, h); err != nil {
+		err = fmt.Errorf("store: commit %d: %w: %w", tx.commit, ErrOutcomeUnknown, err)
+		s.fail(err)
+		return Batch{}, err
+	}
+	if err := s.apply(h, tx.items); err != nil {
+		s.fail(err)
+		panic("store: " + err.Error()) // Tx admits only what apply accepts
+	}
+	s.clean = false
+	s.publish()
+	tx.s = nil
+	s.maintain()
+	return batch, nil
+}
+
+func newBatch(tx *Tx, now time.Time) (Batch, error) {
+	b := Batch{Commit: tx.commit, Time: now, First: frames.EventSequence(tx.base) + 1, Last: frames.EventSequence(tx.head)}
+	b.Events = make([]Event, 0, tx.Events())
+	for i := range tx.items {
+		it := &tx.items[i]
+		switch it.op {
+		case itemRow:
+			b.Silent = append(b.Silent, Silent{Ref: it.row.key.Ref(), Seq: it.seq})
+		case itemRemove:
+			b.Silent = append(b.Silent, Silent{Ref: it.ref, Seq: it.seq, Removed: true})
+		default:
+			ev, ok, err := it.event()
+			if err != nil {
+				return Batch{}, err
+			}
+			if ok {
+				b.Events = append(b.Events, ev)
+			}
+		}
+	}
+	return b, nil
+}
+
+var errCounts = errors.New("a removal has no row to remove")
+
+// apply brings one commit into memory. Commit and recovery both use it, and nothing else
+// changes the trees.
+func (s *Store) apply(h recordHead, items []item) error {
+	for i := range items {
+		it := &items[i]
+		if it.prev != nil {
+			s.cuts.charge(it.prev.commit, h.commit, it.prev.weight())
+		}
+		switch it.op {
+		case itemEvent, itemRow:
+			s.mem.set(&change{key: it.row.key, row: it.row, commit: h.commit})
+			if it.created {
+				s.mem.counts.add(it.row.key.Kind(), it.row.Principal)
+			}
+			if it.row.key.Kind() == frames.KindAdmin {
+				s.state.AdminHead = frames.EventCut(it.seq)
+			}
+		case itemRemove:
+			s.mem.set(&change{key: KeyOf(it.ref), commit: h.commit})
+			if it.created && !s.mem.counts.sub(it.ref.Kind, it.principal) {
+				return errCounts
+			}
+		case itemInstall:
+			s.install(it.install)
+		}
+	}
+	s.state.Head = frames.EventCut(h.base) + frames.EventCut(h.count)
+	s.state.Commit = h.commit
+	return nil
+}
+
+func (s *Store) install(in *install) {
+	s.state.Epoch, s.state.Activation, s.state.TokenSHA256 = in.epoch, in.activation, in.token
+	// Copied, because published states share the old one.
+	bases := append(slices.Clone(s.state.Bases), frames.ActivationBase{Activation: in.activation, Base: in.base})
+	s.state.Bases = bases[max(0, len(bases)-frames.MaxActivationBases):]
+}
+
+func (s *Store) publish() {
+	st := s.state
+	st.Counts = maps.Clone(s.mem.counts.kinds)
+	s.published.Store(&st)
+}
+
+// Close finishes the checkpoint under way, makes a last one, marks the log as cleanly
+// ended and closes the files. After a failure it only closes them. Writer only; cuts and
+// prefetches answer ErrClosed from then on.
+func (s *Store) Close() error {
+	if !s.join(s.Err() == nil) {
+		return nil
+	}
+	err := s.Err()
+	if err == nil {
+		err = s.settle()
+	}
+	return errors.Join(err, s.release())
+}
+
+// Abandon closes the files as a crash would leave them: nothing more is written. Writer
+// only.
+func (s *Store) Abandon() error {
+	if !s.join(false) {
+		return nil
+	}
+	return s.release()
+}
+
+// join ends the checkpoint goroutine, after its job if finish is set. It reports false when
+// the store was closed before.
+func (s *Store) join(finish bool) bool {
+	s.mu.Lock()
+	again := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if again {
+		return false
+	}
+	if !finish {
+		close(s.quit)
+	}
+	close(s.jobs)
+	if !s.opts.Manual {
+		<-s.joined
+	}
+	return true
+}
+
+// settle leaves a store that opens without replay or page check.
+func (s *Store) settle() error {
+	if s.clean {
+		return nil
+	}
+	for range 2 { // the one under way, and what came after it
+		select {
+		case job := <-s.finished:
+			s.takeOver(job)
+		default:
+		}
+		if s.job == nil && !s.startCheckpoint() {
+			break
+		}
+		for done := false; !done; {
+			var err error
+			if done, err = s.job.step(); err != nil {
+				return err
+			}
+		}
+		s.takeOver(s.job)
+	}
+	h := recordHead{commit: s.state.Commit + 1, base: uint64(s.state.Head), flags: flagClean, time: s.opts.Clock.Now().Wall.UnixNano()}
+	_, err := s.log.append(make([]byte, recordHeader), h)
+	return err
+}
+
+func (s *Store) release() error {
+	s.fail(ErrClosed)
+	return errors.Join(s.log.close(), s.hist.close())
+}
+
+func logPath(dir string) string   { return filepath.Join(dir, logName) }
+func statePath(dir string) string { return filepath.Join(dir, stateName) }

@@ -1,0 +1,159 @@
+package store
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/tidwall/btree"
+
+	"coordinator/frames"
+)
+
+// A Key orders rows as snapshots do (protocol.md §9): kind:u16 || id. The zero Key is
+// before every row.
+type Key [18]byte
+
+// KeyOf is the key of an object.
+func KeyOf(ref frames.ObjectRef) Key {
+	var k Key
+	binary.BigEndian.PutUint16(k[:], uint16(ref.Kind))
+	copy(k[2:], ref.ID[:])
+	return k
+}
+
+// Kind is the kind in the key.
+func (k Key) Kind() frames.ObjectKind { return frames.ObjectKind(binary.BigEndian.Uint16(k[:])) }
+
+// Ref is the object with this key.
+func (k Key) Ref() frames.ObjectRef {
+	return frames.ObjectRef{Kind: k.Kind(), ID: frames.ObjectID(k[2:])}
+}
+
+func (k Key) less(o Key) bool { return bytes.Compare(k[:], o[:]) < 0 }
+
+// A Row is one record and what the store keeps with it. Slices of a row that the store
+// returns are shared and must not be changed.
+type Row struct {
+	Record frames.SnapshotRecord
+	// Seq is the event sequence of this version. The store sets it.
+	Seq frames.EventSequence
+	// Live rows stay in memory; the others become history. The caller decides.
+	Live bool
+	// Principal is the originating principal of an OPERATION row, zero otherwise.
+	Principal frames.KeyID
+	// Annex is opaque to the store and kept with the row.
+	Annex []byte
+}
+
+// Key is the row's key.
+func (r *Row) Key() Key {
+	return KeyOf(frames.ObjectRef{Kind: r.Record.Kind, ID: r.Record.ID})
+}
+
+// rowOverhead is what a row weighs beyond its two byte strings: key, header and the
+// structures around it.
+const rowOverhead = 200
+
+// A row is a Row with its key and the commit that wrote it. Commits order versions more
+// finely than sequences: a change without an event consumes none. A row is immutable.
+type row struct {
+	Row
+	key    Key
+	commit uint64
+}
+
+func (r *row) weight() uint64 { return rowOverhead + uint64(len(r.Record.Payload)+len(r.Annex)) }
+
+// A change is what the trees hold for a key that changed: the new row, or nil for a
+// removal.
+type change struct {
+	key    Key
+	row    *row // nil: removed
+	commit uint64
+}
+
+func (c *change) weight() uint64 {
+	if c.row == nil {
+		return rowOverhead
+	}
+	return c.row.weight()
+}
+
+type (
+	rowTree    = btree.BTreeG[*row]
+	changeTree = btree.BTreeG[*change]
+	opTree     = btree.BTreeG[opCount]
+)
+
+// An opCount is how many OPERATION rows a principal has.
+type opCount struct {
+	principal frames.KeyID
+	n         uint64
+}
+
+var treeOptions = btree.Options{NoLocks: true}
+
+func newRowTree() *rowTree {
+	return btree.NewBTreeGOptions(func(a, b *row) bool { return a.key.less(b.key) }, treeOptions)
+}
+
+func newChangeTree() *changeTree {
+	return btree.NewBTreeGOptions(func(a, b *change) bool { return a.key.less(b.key) }, treeOptions)
+}
+
+func newOpTree() *opTree {
+	return btree.NewBTreeGOptions(func(a, b opCount) bool {
+		return bytes.Compare(a.principal[:], b.principal[:]) < 0
+	}, treeOptions)
+}
+
+func getRow(t *rowTree, k Key) (*row, bool) { return t.Get(&row{key: k}) }
+
+func getChange(t *changeTree, k Key) (*change, bool) {
+	if t == nil {
+		return nil, false
+	}
+	return t.Get(&change{key: k})
+}
+
+// tallies are the counts that a snapshot needs before its first page. They follow from
+// the log alone: every item of a record says whether it created its row.
+type tallies struct {
+	kinds map[frames.ObjectKind]uint64
+	ops   *opTree
+}
+
+func newTallies() tallies {
+	return tallies{kinds: make(map[frames.ObjectKind]uint64), ops: newOpTree()}
+}
+
+func (t *tallies) add(kind frames.ObjectKind, principal frames.KeyID) {
+	t.kinds[kind]++
+	if kind == frames.KindOperation {
+		c, _ := t.ops.Get(opCount{principal: principal})
+		t.ops.Set(opCount{principal, c.n + 1})
+	}
+}
+
+// sub reports false when there is nothing to take away.
+func (t *tallies) sub(kind frames.ObjectKind, principal frames.KeyID) bool {
+	if t.kinds[kind] == 0 {
+		return false
+	}
+	if t.kinds[kind]--; t.kinds[kind] == 0 {
+		delete(t.kinds, kind)
+	}
+	if kind != frames.KindOperation {
+		return true
+	}
+	c, ok := t.ops.Get(opCount{principal: principal})
+	if !ok {
+		return false
+	}
+	if c.n--; c.n == 0 {
+		t.ops.Delete(c)
+	} else {
+		t.ops.Set(c)
+	}
+	return true
+}
