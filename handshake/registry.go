@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -173,15 +172,4 @@ func (r *Registry) release(g *Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.grants, g)
-}
-
-// Principals returns the key ids with grants under watch.
-func (r *Registry) Principals() []frames.KeyID {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	ids := map[frames.KeyID]struct{}{}
-	for g := range r.grants {
-		ids[g.KeyID] = struct{}{}
-	}
-	return slices.Collect(maps.Keys(ids))
 }
