@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"time"
+
+	"coordinator/handshake"
+	"coordinator/internal/sock"
+)
+
+const (
+	// maxUnauthenticated connections may be before their HELLO_OK at once; more
+	// are closed at accept (protocol.md §2.3 [D-7]).
+	maxUnauthenticated = 64
+	// acceptPause is how long accepting rests when the process has no
+	// descriptor or memory for another connection.
+	acceptPause = 100 * time.Millisecond
+)
+
+// acceptor is the part of a listener that the accept loop needs.
+type acceptor interface {
+	Accept() (*net.UnixConn, error)
+}
+
+// acceptLoop takes connections until the listener is closed. Exhausted
+// descriptors pause it; they do not end it and it does not spin.
+func (s *Server) acceptLoop(ctx context.Context, l acceptor) error {
+	for {
+		uc, err := l.Accept()
+		switch {
+		case err == nil:
+			s.takeConn(uc)
+			continue
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		case !passing(err):
+			return err
+		}
+		s.log.Warn("accepting pauses", "err", err)
+		t := s.clock.NewTimer(acceptPause)
+		select {
+		case <-t.C():
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// passing reports whether an accept error goes away by itself.
+func passing(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// takeConn asks the kernel who connected and serves the connection.
+func (s *Server) takeConn(uc *net.UnixConn) {
+	cred, err := sock.SameUser(uc)
+	if err != nil {
+		s.log.Warn("connection refused", "err", err)
+		uc.Close()
+		return
+	}
+	if !s.Serve(uc, handshake.UDSPeer{Cred: cred}) {
+		s.log.Warn("connection refused", "err", "too many unauthenticated connections")
+		uc.Close()
+	}
+}
+
+// Serve runs one connection of any transport on goroutines of the server, with
+// the channel that its proof is bound to. It reports false, and takes nothing,
+// when too many connections are unauthenticated or the server is stopping; the
+// caller then closes nc. It does not wait for the connection's end.
+func (s *Server) Serve(nc net.Conn, ch handshake.Channel) bool {
+	s.mu.Lock()
+	if s.stopping || s.waiting >= maxUnauthenticated {
+		s.mu.Unlock()
+		return false
+	}
+	s.waiting++
+	s.lastConn++
+	c := newConn(s, nc, ch, s.lastConn)
+	s.conns[c] = struct{}{}
+	s.running.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.running.Done()
+		c.serve()
+		s.forget(c)
+	}()
+	return true
+}
+
+// authenticated takes a connection out of the count of those that are not.
+func (s *Server) authenticated(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.counted = true
+	s.waiting--
+}
+
+// forget drops a connection that has ended.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !c.counted {
+		s.waiting--
+	}
+	delete(s.conns, c)
+}
+
+// each calls f for every connection there is, outside the lock.
+func (s *Server) each(f func(*conn)) {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		f(c)
+	}
+}
