@@ -90,7 +90,7 @@ func (s *Server) ServeConn(ctx context.Context, nc net.Conn, ch handshake.Channe
 	if errors.Is(err, ErrFailed) {
 		return err
 	}
-	s.log.Debug("connection ended", "coordinator", c.coordinator, "cause", err)
+	s.log.Debug("connection ended", "coordinator", c.coordinator.String(), "cause", err)
 	return nil
 }
 
@@ -250,7 +250,7 @@ func (c *conn) shake(ctx context.Context, r *frameReader) error {
 		err = errOtherCoordinator
 	}
 	if err != nil {
-		c.srv.log.Warn("authentication refused", "coordinator", hello.CoordinatorID, "cause", err, "reason", x.Reason())
+		c.srv.log.Warn("authentication refused", "coordinator", hello.CoordinatorID.String(), "cause", err, "reason", x.Reason())
 		return &fatalError{code: frames.CodeAuthenticationFailed, text: authFailed, cause: err}
 	}
 	if !c.srv.settle(grant.KeyID) {
@@ -260,7 +260,7 @@ func (c *conn) shake(ctx context.Context, r *frameReader) error {
 	key := grant.KeyID
 	c.settled, c.coordinator = &key, hello.CoordinatorID
 	c.grant.Store(grant)
-	c.srv.log.Debug("authenticated", "coordinator", c.coordinator, "key", shortKey(key), "client", hello.Name)
+	c.srv.log.Debug("authenticated", "coordinator", c.coordinator.String(), "key", shortKey(key), "client", hello.Name)
 	w := c.srv.opt.Witness
 	ok := &WitnessHelloOK{
 		Version: frames.CurrentVersion(), WitnessID: w.ID(), MaxLeaseSecs: w.MaxLeaseSecs(), Grant: grant.Wire(),

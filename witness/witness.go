@@ -157,7 +157,7 @@ func (w *Witness) adoptBoot() error {
 	}
 	for id, l := range moved {
 		w.leases[id] = l
-		w.log.Info("lease of an earlier boot counts from this start", "coordinator", id,
+		w.log.Info("lease of an earlier boot counts from this start", "coordinator", id.String(),
 			"epoch", uint64(l.Epoch), "activation", uint64(l.Activation), "for", l.Length)
 	}
 	return nil
@@ -180,8 +180,8 @@ func (w *Witness) Activate(holder frames.KeyID, c frames.CoordinatorID, epoch fr
 	if err != nil {
 		return frames.Certificate{}, err
 	}
-	w.log.Info("activated", "coordinator", c, "epoch", uint64(l.Epoch), "activation", uint64(l.Activation),
-		"incarnation", inc, "key", shortKey(holder), "lease_secs", leaseSecs)
+	w.log.Info("activated", "coordinator", c.String(), "epoch", uint64(l.Epoch), "activation", uint64(l.Activation),
+		"incarnation", inc.String(), "key", shortKey(holder), "lease_secs", leaseSecs)
 	return w.sign(c, l, token)
 }
 
@@ -262,7 +262,7 @@ func (w *Witness) renew(c frames.CoordinatorID, epoch frames.AuthorityEpoch, act
 func (w *Witness) Relinquish(holder frames.KeyID, c frames.CoordinatorID, token [32]byte, inc frames.IncarnationID) error {
 	l, changed, err := w.relinquish(holder, c, token, inc)
 	if err == nil && changed {
-		w.log.Info("relinquished", "coordinator", c, "epoch", uint64(l.Epoch), "activation", uint64(l.Activation), "incarnation", inc)
+		w.log.Info("relinquished", "coordinator", c.String(), "epoch", uint64(l.Epoch), "activation", uint64(l.Activation), "incarnation", inc.String())
 	}
 	return err
 }

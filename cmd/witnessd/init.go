@@ -1,0 +1,139 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"coordinator/cmd/internal/daemon"
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/clock"
+	"coordinator/internal/durable"
+	"coordinator/witness"
+
+	"github.com/spf13/cobra"
+)
+
+// identity is what others need to know of a witness, as init prints it.
+type identity struct {
+	WitnessID string `json:"witness_id"`
+	PublicKey string `json:"public_key"`
+	Authority string `json:"authority"`
+	Socket    string `json:"socket"`
+	State     string `json:"state"`
+}
+
+func initCommand(state *string) *cobra.Command {
+	var output, coordinatorDir string
+	var maxLease uint16
+	var existOK bool
+	c := &cobra.Command{
+		Use:   "init",
+		Short: "make a witness: id, authority key, empty registry and state, witness.toml",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := daemon.CheckOutput(output); err != nil {
+				return err
+			}
+			if maxLease < minLeaseSecs || maxLease > witness.MaxLeaseSecs {
+				return daemon.Usage("--max-lease-secs is %d, allowed %d to %d", maxLease, minLeaseSecs, witness.MaxLeaseSecs)
+			}
+			dir, err := stateDir(*state)
+			if err != nil {
+				return err
+			}
+			if coordinatorDir != "" {
+				if coordinatorDir, err = filepath.Abs(coordinatorDir); err != nil {
+					return err
+				}
+			}
+			id, err := initialise(dir, coordinatorDir, maxLease, existOK)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return daemon.PrintJSON(c.OutOrStdout(), id)
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), `witness in %s
+witness_id  %s
+public key  %s
+authority   %s
+socket      %s
+next: enrol the coordinator's link key, then serve
+  witnessd keys --state %s add --coordinator HEX ed25519:HEX
+  witnessd serve --state %s
+`, id.State, id.WitnessID, id.PublicKey, id.Authority, id.Socket, dir, dir)
+			return err
+		},
+	}
+	c.Flags().StringVar(&coordinatorDir, "coordinator-dir", "", "the coordinator's state directory, to be kept apart from")
+	c.Flags().Uint16Var(&maxLease, "max-lease-secs", witness.MaxLeaseSecs, "the longest lease that a coordinator may ask for")
+	c.Flags().BoolVar(&existOK, "exist-ok", false, "print the witness that is there already instead of refusing")
+	daemon.AddOutput(c, &output)
+	return c
+}
+
+// initialise makes whatever a new witness lacks. witness.toml comes last: as long as it is
+// missing an interrupted init can be run again, and once it is there nothing is made any more,
+// so that a lost state file is never taken for a new witness's.
+func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*identity, error) {
+	if err := durable.MkdirPrivate(dir); err != nil {
+		return nil, fmt.Errorf("witness directory: %w", err)
+	}
+	path := filepath.Join(dir, configFile)
+	if _, err := os.Lstat(path); err == nil {
+		if !existOK {
+			return nil, daemon.Exit(daemon.ExitConfig, fmt.Errorf("%s exists: there is a witness already; start it with serve, or choose another --state", path))
+		}
+		return describe(dir)
+	}
+	if err := witness.CheckPlacement(dir, coordinatorDir); err != nil {
+		return nil, coded(err)
+	}
+	if _, err := handshake.CreateKey(filepath.Join(dir, authorityKey), rand.Reader); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	if err := handshake.CreateRegistry(filepath.Join(dir, registryFile)); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	id, err := frames.NewID[frames.WitnessID](rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if err := witness.Create(dir, id); errors.Is(err, fs.ErrExist) {
+		// An earlier init came this far.
+		if id, _, err = witness.Inspect(dir, "", clock.Reading{}); err != nil {
+			return nil, coded(err)
+		}
+	} else if err != nil {
+		return nil, coded(err)
+	}
+	text := configText(&config{WitnessID: id, MaxLeaseSecs: maxLease, CoordinatorDir: coordinatorDir})
+	if err := durable.Create(path, text, durable.PrivateFile); err != nil {
+		return nil, err
+	}
+	return describe(dir)
+}
+
+// describe reads back what is in dir.
+func describe(dir string) (*identity, error) {
+	conf, err := loadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	key, err := handshake.LoadKey(filepath.Join(dir, authorityKey))
+	if err != nil {
+		return nil, daemon.Exit(daemon.ExitConfig, err)
+	}
+	return &identity{
+		WitnessID: conf.WitnessID.String(),
+		PublicKey: handshake.FormatPublicKey(key.Public()),
+		Authority: handshake.FormatFingerprint(handshake.FingerprintOf(key.Public())),
+		Socket:    conf.Socket,
+		State:     dir,
+	}, nil
+}
