@@ -1,0 +1,222 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"coordinator/frames"
+)
+
+// A call is one outstanding request. It keeps its request id and its slot until the
+// terminal reply, whether or not somebody still waits.
+type call struct {
+	id      frames.RequestID
+	replies chan reply    // two places: a final page and its END share one request
+	want    []frames.Type // the types that may answer it
+}
+
+// A reply is one frame that answers a call, and whether another follows.
+type reply struct {
+	frame frames.Frame
+	last  bool
+}
+
+// A FatalError is a COORD_ERROR that ended the connection.
+type FatalError struct {
+	Code    frames.Code
+	Message string
+}
+
+func (e *FatalError) Error() string {
+	return "the coordinator ended the connection: " + (&RefusedError{e.Code, e.Message}).Error()
+}
+
+// open takes a slot and a request id for a request that the types in want may answer. The
+// error matches [ErrNotSent].
+func (c *Conn) open(ctx context.Context, want ...frames.Type) (*call, error) {
+	select {
+	case c.slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, notSent(context.Cause(ctx))
+	case <-c.done:
+		return nil, notSent(c.Err())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause != nil {
+		<-c.slots
+		return nil, notSent(c.cause)
+	}
+	for c.lastID++; c.lastID == 0 || c.calls[c.lastID] != nil; c.lastID++ {
+	}
+	k := &call{id: c.lastID, replies: make(chan reply, 2), want: want}
+	c.calls[k.id] = k
+	return k, nil
+}
+
+// drop gives back the slot and the id of a call that was never sent.
+func (c *Conn) drop(k *call) {
+	c.mu.Lock()
+	if c.calls[k.id] == k {
+		delete(c.calls, k.id)
+		<-c.slots
+	}
+	c.mu.Unlock()
+}
+
+// send writes the request of k. started reports whether any byte may have left; when none
+// did, the call is dropped and the error matches [ErrNotSent].
+func (c *Conn) send(ctx context.Context, k *call, f frames.Frame) (started bool, err error) {
+	started, err = c.write(ctx, f)
+	if err == nil || started {
+		return started, err
+	}
+	c.drop(k)
+	return false, notSent(err)
+}
+
+// await gives the next reply of k. A reply that came before the connection ended counts.
+func (c *Conn) await(ctx context.Context, k *call) (frames.Frame, error) {
+	select {
+	case r := <-k.replies:
+		return opened(r.frame)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-c.done:
+	}
+	select {
+	case r := <-k.replies:
+		return opened(r.frame)
+	default:
+		return nil, c.Err()
+	}
+}
+
+// opened turns an error frame into a [RefusedError].
+func opened(f frames.Frame) (frames.Frame, error) {
+	if e, ok := f.(*frames.CoordError); ok {
+		return nil, &RefusedError{e.Code, e.Message}
+	}
+	return f, nil
+}
+
+// deliver hands a frame to the call that it answers. Only the reader calls it.
+func (c *Conn) deliver(id frames.RequestID, f frames.Frame, last bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.calls[id]
+	if k == nil {
+		return fmt.Errorf("%w: %v answers no request", ErrProtocol, f.Type())
+	}
+	if f.Type() != frames.TypeCoordError && !slices.Contains(k.want, f.Type()) {
+		return fmt.Errorf("%w: %v does not answer that request", ErrProtocol, f.Type())
+	}
+	select {
+	case k.replies <- reply{f, last}:
+	default:
+		return fmt.Errorf("%w: more replies than a request has", ErrProtocol)
+	}
+	if !last {
+		k.want = []frames.Type{frames.TypeSnapshotEnd} // what follows BEGIN without a cursor, and the last PAGE
+		return nil
+	}
+	delete(c.calls, id)
+	<-c.slots
+	return nil
+}
+
+// refused acts on a COORD_ERROR (§13). A fatal one that names a request answers it only
+// where the code says that the request had no effect: after a fence, a revocation or an
+// internal fault a commit may have happened and its reply been withheld (§4 [D-48]).
+func (c *Conn) refused(e *frames.CoordError) error {
+	fatal := e.Code.Fatal() || e.RequestID == 0
+	if e.RequestID != 0 && definite(e.Code) {
+		if err := c.deliver(e.RequestID, e, true); err != nil {
+			return err
+		}
+	}
+	switch {
+	case e.Code == frames.CodeAuthenticationFailed:
+		return &AuthenticationError{KeyID: c.keyID, Revoked: true}
+	case fatal || !definite(e.Code):
+		return &FatalError{e.Code, e.Message}
+	}
+	return nil
+}
+
+// definite reports whether an error of this code that names a request says that the
+// request had no effect.
+func definite(code frames.Code) bool {
+	switch code {
+	case frames.CodeAuthenticationFailed, frames.CodeAuthorityFenced, frames.CodeInternal, frames.CodeVersionIncompatible:
+		return false
+	}
+	return true
+}
+
+// allowed holds back what may not be sent before a snapshot has verified (D-44).
+func (c *Conn) allowed() error {
+	if !c.verified.Load() {
+		return notSent(ErrSnapshotFirst)
+	}
+	return nil
+}
+
+// roundTrip makes a request that changes nothing and has one reply.
+func (c *Conn) roundTrip(ctx context.Context, want frames.Type, request func(frames.RequestID) frames.Frame) (frames.Frame, error) {
+	k, err := c.open(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.send(ctx, k, request(k.id)); err != nil {
+		return nil, err
+	}
+	return c.await(ctx, k)
+}
+
+// Ping sends a COORD_PING and waits for its answer.
+func (c *Conn) Ping(ctx context.Context) error {
+	if err := c.allowed(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if len(c.pings) >= pongQueue {
+		c.mu.Unlock()
+		return notSent(errors.New("too many pings at once"))
+	}
+	c.nonce++
+	nonce, answered := c.nonce, make(chan struct{})
+	c.pings[nonce] = answered
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		delete(c.pings, nonce)
+		c.mu.Unlock()
+	}()
+	if started, err := c.write(ctx, &frames.Ping{Nonce: nonce}); err != nil {
+		if !started {
+			err = notSent(err)
+		}
+		return err
+	}
+	select {
+	case <-answered:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.done:
+		return c.Err()
+	}
+}
+
+// pong wakes the ping that nonce answers; any other is ignored (§7 [D-40]).
+func (c *Conn) pong(nonce uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answered := c.pings[nonce]; answered != nil {
+		close(answered)
+		delete(c.pings, nonce)
+	}
+}

@@ -1,0 +1,381 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/clock"
+)
+
+const (
+	// defaultGrant is the requested life of a connection's grant; the registry's expiry
+	// cuts it.
+	defaultGrant = 24 * time.Hour
+	// handshakeLimit matches the server's own limit from accept to HELLO_OK (§2.3 [D-7]).
+	handshakeLimit = 10 * time.Second
+	// pongQueue bounds the pings that wait to be answered; a peer that sends more without
+	// reading its answers ends the connection.
+	pongQueue = 32
+	// expiryTick is how often an idle connection looks at its certificate.
+	expiryTick = time.Second
+)
+
+// Options say how to dial. The zero value asks for every scope and no capability.
+type Options struct {
+	// Key proves this client. Nil loads the context's key_file.
+	Key handshake.Signer
+	// State is the memory to use. Nil opens the one beside the context file.
+	State *State
+	// Name is the client_name of the hello, at most 128 bytes. Empty means "client".
+	Name string
+	// Scope is what to ask for; the registry's ceiling cuts it. Zero means every scope.
+	Scope frames.Scope
+	// Offered and Required are capability bits. ADMINISTRATION is for showing ADMIN
+	// records only, and WITHOUT_OPERATIONS for whoever shows no operations.
+	Offered, Required frames.Capability
+	// Grant is how long the grant should live. Zero means 24 h.
+	Grant time.Duration
+	// Limits is the offer of the hello. The zero value means the reference offer.
+	Limits frames.Limits
+	// MaxRequests caps the requests outstanding at once; further calls wait. Zero means 128,
+	// which is what a server serves.
+	MaxRequests int
+	// Journal makes every command's OperationId durable before it is sent, so that a
+	// process that dies in between can still be asked what became of it.
+	Journal bool
+	// Clock is the time. Nil means the system's.
+	Clock clock.Clock
+	// Rand is the source of nonces. Nil means crypto/rand.
+	Rand io.Reader
+	// Transport reaches the server. Nil dials the context's Unix socket.
+	Transport Transport
+}
+
+// A Transport opens a channel to the coordinator and says what binds a proof to it
+// (protocol.md §5.4).
+type Transport func(ctx context.Context, c *Context) (net.Conn, handshake.Channel, error)
+
+func (o *Options) defaults() {
+	if o.Name == "" {
+		o.Name = "client"
+	}
+	if o.Scope == 0 {
+		o.Scope = frames.AllScopes
+	}
+	if o.Grant == 0 {
+		o.Grant = defaultGrant
+	}
+	if o.Limits == (frames.Limits{}) {
+		o.Limits = frames.ReferenceLimits()
+	}
+	if o.MaxRequests == 0 {
+		o.MaxRequests = frames.RequestsPerConnection
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System()
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Reader
+	}
+	if o.Transport == nil {
+		o.Transport = unixTransport
+	}
+}
+
+// A Conn is one authenticated connection. Its calls may be made from any goroutine and
+// end when their context does. Close must be called once it is no longer needed.
+type Conn struct {
+	nc    net.Conn
+	opts  Options
+	pins  *Context
+	state *State
+	keyID frames.KeyID
+	hello frames.CoordHelloOK
+	guard frames.AuthorityGuard
+
+	lease    atomic.Pointer[lease] // the certificate in force
+	verified atomic.Bool           // a snapshot has verified under this authority (D-44)
+
+	slots chan struct{} // one element per request that may still be sent
+	wlock chan struct{} // holds one element while somebody writes
+	wbuf  []byte        // owned by whoever holds wlock
+	pongs chan uint64   // readLoop to tend
+
+	mu     sync.Mutex
+	calls  map[frames.RequestID]*call // guarded by mu
+	pings  map[uint64]chan struct{}   // guarded by mu
+	lastID frames.RequestID           // guarded by mu
+	nonce  uint64                     // guarded by mu; of the last ping
+	cause  error                      // guarded by mu; why the connection ended
+
+	done chan struct{} // closed once cause is set
+	wg   sync.WaitGroup
+}
+
+// A lease is a certificate and how long it counts here. The wall clock ends it, as the
+// protocol says, and so does the same time passed on BOOTTIME, so that a clock that is set
+// back does not stretch it.
+type lease struct {
+	cert     frames.Certificate
+	deadline time.Duration // BOOTTIME
+}
+
+func newLease(cert frames.Certificate, now clock.Reading) *lease {
+	return &lease{cert, now.Boot + time.Unix(int64(cert.ExpiresAt), 0).Sub(now.Wall)}
+}
+
+func (l *lease) expired(now clock.Reading) bool {
+	return now.Boot >= l.deadline || !now.Wall.Before(time.Unix(int64(l.cert.ExpiresAt), 0))
+}
+
+// Info is what the handshake settled.
+type Info struct {
+	Name          string
+	Socket        string
+	CoordinatorID frames.CoordinatorID
+	IncarnationID frames.IncarnationID
+	Epoch         frames.AuthorityEpoch
+	Activation    frames.ActivationSequence
+	KeyID         frames.KeyID
+	Capabilities  frames.Capability
+	Scope         frames.Scope
+	Limits        frames.Limits
+	GrantExpires  uint64 // Unix seconds
+	LeaseExpires  uint64 // Unix seconds; of the certificate in force
+	RetentionSecs uint64 // how long operation results are kept at least
+	Verified      bool   // a snapshot has verified under this authority
+}
+
+// Info tells what the handshake settled and the certificate now in force.
+func (c *Conn) Info() Info {
+	return Info{
+		Name: c.pins.Name, Socket: c.pins.Socket,
+		CoordinatorID: c.hello.CoordinatorID, IncarnationID: c.hello.IncarnationID,
+		Epoch: c.guard.Epoch, Activation: c.guard.Activation, KeyID: c.keyID,
+		Capabilities: c.hello.Capabilities, Scope: c.hello.Grant.Scope, Limits: c.hello.Limits,
+		GrantExpires: c.hello.Grant.ExpiresAt, LeaseExpires: c.lease.Load().cert.ExpiresAt,
+		RetentionSecs: c.hello.RetentionSecs, Verified: c.verified.Load(),
+	}
+}
+
+// State is the memory that this connection uses.
+func (c *Conn) State() *State { return c.state }
+
+// Done is closed once the connection has ended; Err then says why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is why the connection ended, nil while it is open.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// Close ends the connection and returns once its goroutines have. Requests without a reply
+// end as they would on any disconnect. Its error says that the cut shown could not be made
+// durable; the connection has ended all the same.
+func (c *Conn) Close() error {
+	c.fail(ErrClosed)
+	c.wg.Wait()
+	return c.state.Flush()
+}
+
+// fail ends the connection for the first reason that it is given.
+func (c *Conn) fail(cause error) {
+	c.mu.Lock()
+	first := c.cause == nil
+	if first {
+		c.cause = cause
+		close(c.done)
+	}
+	c.mu.Unlock()
+	if first {
+		c.state.detach(c)
+		c.nc.Close()
+	}
+}
+
+// live tests, before anything is acted on, that the connection may still act: that it has
+// not ended and that its certificate has not expired.
+func (c *Conn) live() error {
+	select {
+	case <-c.done:
+		return c.Err()
+	default:
+	}
+	if c.lease.Load().expired(c.opts.Clock.Now()) {
+		return ErrExpired
+	}
+	return nil
+}
+
+// start runs the two goroutines of an accepted connection.
+func (c *Conn) start(r io.Reader) {
+	c.wg.Add(2)
+	go func() { defer c.wg.Done(); c.fail(c.readLoop(r)) }()
+	go func() { defer c.wg.Done(); c.tend() }()
+}
+
+// tend answers pings and closes the connection at expiry, so that the reader never waits
+// for a peer that does not read.
+func (c *Conn) tend() {
+	timer := c.opts.Clock.NewTimer(expiryTick)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.done:
+			return
+		case nonce := <-c.pongs:
+			if _, err := c.write(context.Background(), &frames.Pong{Nonce: nonce}); err != nil {
+				c.fail(err)
+				return
+			}
+		case <-timer.C():
+			if err := c.live(); err != nil {
+				c.fail(err)
+				return
+			}
+			timer.Reset(expiryTick)
+		}
+	}
+}
+
+// write sends one frame. started reports whether any of its bytes may have left; a write
+// that fails after that ends the connection, because the stream is cut inside a frame.
+func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err error) {
+	select {
+	case c.wlock <- struct{}{}:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-c.done:
+		return false, c.Err()
+	}
+	defer func() { <-c.wlock }()
+	if err := ctx.Err(); err != nil {
+		return false, context.Cause(ctx)
+	}
+	if err := c.live(); err != nil {
+		return false, err
+	}
+	buf, err := frames.Append(c.wbuf[:0], f)
+	if err != nil {
+		return false, err
+	}
+	c.wbuf = buf[:0]
+	if limit := frames.FrameCap(f.Type(), &c.hello.Limits); uint64(len(buf)-4) > uint64(limit) {
+		return false, frames.Refuse(frames.CodeFrameTooLarge, "the request is %d bytes, this connection carries %d", len(buf)-4, limit)
+	}
+	n, err := c.writeBytes(ctx, buf)
+	if err != nil {
+		c.fail(fmt.Errorf("write: %w", err))
+	}
+	return n > 0, err
+}
+
+// writeBytes writes buf and gives up when ctx ends.
+func (c *Conn) writeBytes(ctx context.Context, buf []byte) (int, error) {
+	cut := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cut)
+		c.nc.SetWriteDeadline(time.Unix(1, 0)) // long past: frees the write
+	})
+	n, err := c.nc.Write(buf)
+	if !stop() {
+		<-cut // the deadline is set by now, and lifted for the next writer
+		c.nc.SetWriteDeadline(time.Time{})
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return n, err
+}
+
+// readLoop is the sole reader. It ends with the reason that ends the connection.
+func (c *Conn) readLoop(r io.Reader) error {
+	fr := frameReader{r: r, limits: &c.hello.Limits}
+	for {
+		f, err := fr.next()
+		if err != nil {
+			if cause := c.Err(); cause != nil {
+				return cause
+			}
+			return disconnected(err)
+		}
+		if err := c.live(); err != nil {
+			return err
+		}
+		if err := c.dispatch(f); err != nil {
+			return err
+		}
+	}
+}
+
+// disconnected names the ways in which a stream ends.
+func disconnected(err error) error {
+	if errors.Is(err, ErrProtocol) {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		return ErrDisconnected
+	}
+	return fmt.Errorf("%w: %w", ErrDisconnected, err)
+}
+
+// dispatch acts on one frame.
+func (c *Conn) dispatch(f frames.Frame) error {
+	switch f := f.(type) {
+	case *frames.Ping:
+		select {
+		case c.pongs <- f.Nonce:
+			return nil
+		default:
+			return fmt.Errorf("%w: pings are not being taken", ErrProtocol)
+		}
+	case *frames.Pong:
+		c.pong(f.Nonce)
+		return nil
+	case *frames.AuthorityRenewed:
+		return c.renew(&f.Certificate)
+	case *frames.CoordError:
+		return c.refused(f)
+	case *frames.CoordCommandResult:
+		return c.deliver(f.RequestID, f, true)
+	case *frames.OperationResultFrame:
+		return c.deliver(f.RequestID, f, true)
+	case *frames.Ack:
+		return c.deliver(f.RequestID, f, true)
+	case *frames.SnapshotBegin:
+		return c.deliver(f.RequestID, f, f.FirstCursor != nil)
+	case *frames.SnapshotPage:
+		return c.deliver(f.RequestID, f, f.NextCursor != nil)
+	case *frames.SnapshotEnd:
+		return c.deliver(f.RequestID, f, true)
+	}
+	return fmt.Errorf("%w: unexpected %v", ErrProtocol, f.Type())
+}
+
+// renew replaces the certificate in force by a later one of the same authority (§4).
+func (c *Conn) renew(cert *frames.Certificate) error {
+	old := c.lease.Load().cert
+	now := c.opts.Clock.Now()
+	if err := c.pins.checkCertificate(cert, now); err != nil {
+		return err
+	}
+	if cert.Guard() != c.guard || cert.IncarnationID != old.IncarnationID {
+		return &PeerError{What: "activation certificate", Detail: "the renewal belongs to another authority"}
+	}
+	if cert.ExpiresAt <= old.ExpiresAt {
+		return &PeerError{What: "activation certificate", Detail: "the renewal expires no later than the one in force"}
+	}
+	c.lease.Store(newLease(*cert, now))
+	return nil
+}

@@ -1,0 +1,13 @@
+// Package client is the paired client of a coordinator: it dials, proves its key, holds
+// the server to the pins of a context file, and makes calls.
+//
+// A [Context] says whom to reach and how to know them. A [State] is the durable memory
+// that goes with it: the highest authority seen, the cut shown, the operations whose
+// outcome is unknown. A [Conn] is one authenticated connection; any number of goroutines
+// may call through it. Every failure of a command says which of three things it is: refused
+// ([RefusedError]), certainly not sent ([ErrNotSent]), or perhaps done
+// ([OutcomeUnknownError]).
+//
+// The package trusts nothing that is not signed, pinned or digested, keeps no copy of the
+// coordinator's records beyond what a caller asks for, and never retries by itself.
+package client

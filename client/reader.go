@@ -1,0 +1,48 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+// frameReader reads whole frames of a server. limits is nil before COORD_HELLO_OK.
+type frameReader struct {
+	r      io.Reader
+	limits *frames.Limits
+	head   [codec.HeaderSize]byte
+}
+
+// next reads one frame. Type, direction and cap are checked before memory is taken for its
+// body, which the frame then owns. What the peer did wrong matches [ErrProtocol].
+func (fr *frameReader) next() (frames.Frame, error) {
+	length, typ, err := codec.ReadHeader(fr.r, &fr.head)
+	if errors.Is(err, codec.ErrFrameTooLarge) {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	t := frames.Type(typ)
+	if !t.FromServer() {
+		return nil, fmt.Errorf("%w: unexpected %v", ErrProtocol, t)
+	}
+	if limit := frames.FrameCap(t, fr.limits); length > limit {
+		return nil, fmt.Errorf("%w: %v of %d bytes, cap %d", ErrProtocol, t, length, limit)
+	}
+	body := make([]byte, length-1)
+	if _, err := io.ReadFull(fr.r, body); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, err
+	}
+	f, err := frames.Decode(t, body)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return f, nil
+}

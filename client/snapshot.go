@@ -1,0 +1,270 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+// maxSnapshotBytes bounds what one snapshot may stage on disk.
+const maxSnapshotBytes = 64 << 30
+
+// A SnapshotError says in what way a snapshot contradicts itself or its guard. The
+// connection is closed (protocol.md §10 [D-61]); nothing of the snapshot was shown. It
+// matches [ErrProtocol].
+type SnapshotError struct{ Problem string }
+
+func (e *SnapshotError) Error() string        { return "snapshot does not verify: " + e.Problem }
+func (e *SnapshotError) Is(target error) bool { return target == ErrProtocol }
+
+func unverified(format string, a ...any) error { return &SnapshotError{fmt.Sprintf(format, a...)} }
+
+// A Snapshot is a verified snapshot of the whole authority as this key sees it: guard,
+// indexes, order, totals and digest have been checked. Its records are staged, in memory
+// or in a file without a name, until Close.
+type Snapshot struct {
+	ID      frames.SnapshotID
+	Guard   frames.AuthorityGuard
+	Base    frames.EventCut
+	Pages   uint32
+	Records uint64
+	Digest  [32]byte
+	// Lost is set when the snapshot shows that history this client had been shown is gone
+	// (D-26).
+	Lost *LostHistory
+
+	staged *spool
+}
+
+// Each calls visit with every record in (kind, id) order, until it fails. The payload is
+// valid during the call only.
+func (s *Snapshot) Each(visit func(frames.SnapshotRecord) error) error {
+	return s.staged.each(func(image []byte) error {
+		var r frames.SnapshotRecord
+		if err := codec.DecodeImage(&r, image); err != nil {
+			return fmt.Errorf("snapshot: staged record: %w", err)
+		}
+		return visit(r)
+	})
+}
+
+// EachImage is Each over the records' bytes as the digest covers them.
+func (s *Snapshot) EachImage(visit func(image []byte) error) error { return s.staged.each(visit) }
+
+// Close releases what is staged.
+func (s *Snapshot) Close() error { return s.staged.close() }
+
+// Snapshot takes and verifies one snapshot. Until it has verified nothing is shown; then
+// the authority is current for this client, durably, and so is the cut. The caller closes
+// what it gets.
+func (c *Conn) Snapshot(ctx context.Context) (*Snapshot, error) {
+	staged := newSpool(filepath.Dir(c.state.path), maxSnapshotBytes)
+	s, err := c.takeSnapshot(ctx, staged)
+	if err == nil {
+		err = c.state.snapshotVerified(c.guard.Activation, s.Base, s.Lost)
+	}
+	if err != nil {
+		staged.close()
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	c.verified.Store(true)
+	return s, nil
+}
+
+// takeSnapshot runs OPEN to END. A snapshot that contradicts itself ends the connection.
+func (c *Conn) takeSnapshot(ctx context.Context, staged *spool) (*Snapshot, error) {
+	shown := c.state.cut() // before the cut is taken, so that the base must reach it
+	k, err := c.open(ctx, frames.TypeSnapshotBegin)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.send(ctx, k, &frames.OpenSnapshot{RequestID: k.id, Guard: c.guard}); err != nil {
+		return nil, err
+	}
+	f, err := c.await(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	t := &taking{conn: c, staged: staged, shown: shown, begin: f.(*frames.SnapshotBegin)}
+	s, err := t.run(ctx, k)
+	if bad := (*SnapshotError)(nil); asSnapshotError(err, &bad) {
+		c.fail(bad)
+	}
+	return s, err
+}
+
+func asSnapshotError(err error, into **SnapshotError) bool {
+	e, ok := err.(*SnapshotError)
+	*into = e
+	return ok
+}
+
+// taking is one snapshot on its way.
+type taking struct {
+	conn   *Conn
+	staged *spool
+	shown  cutSeen
+	begin  *frames.SnapshotBegin
+
+	pages   uint32
+	records uint64
+	last    frames.ObjectRef
+	image   []byte // scratch
+}
+
+// run reads the pages behind BEGIN. k is the request that BEGIN answered.
+func (t *taking) run(ctx context.Context, k *call) (*Snapshot, error) {
+	begin := t.begin
+	if begin.Guard != t.conn.guard {
+		return nil, unverified("its guard is another authority's")
+	}
+	if begin.SubscriptionID != (frames.SubscriptionID{}) {
+		return nil, unverified("a subscription that was not asked for")
+	}
+	for cursor := begin.FirstCursor; cursor != nil; {
+		var err error
+		if k, cursor, err = t.page(ctx, cursor); err != nil {
+			return nil, err
+		}
+	}
+	f, err := t.conn.await(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	end := f.(*frames.SnapshotEnd)
+	if err := t.verify(end); err != nil {
+		return nil, err
+	}
+	return &Snapshot{
+		ID: begin.SnapshotID, Guard: begin.Guard, Base: begin.Base, Pages: t.pages, Records: t.records,
+		Digest: end.Digest, Lost: lostHistory(t.shown, begin), staged: t.staged,
+	}, nil
+}
+
+// page asks for one page and stages its records. It returns the request that END will
+// answer when next is nil.
+func (t *taking) page(ctx context.Context, cursor []byte) (k *call, next []byte, err error) {
+	c := t.conn
+	if k, err = c.open(ctx, frames.TypeSnapshotPage); err != nil {
+		return nil, nil, err
+	}
+	if _, err := c.send(ctx, k, &frames.SnapshotNext{RequestID: k.id, SnapshotID: t.begin.SnapshotID, Cursor: cursor}); err != nil {
+		return nil, nil, err
+	}
+	f, err := c.await(ctx, k)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := f.(*frames.SnapshotPage)
+	switch {
+	case p.SnapshotID != t.begin.SnapshotID:
+		return nil, nil, unverified("a page of another snapshot")
+	case string(p.Cursor) != string(cursor):
+		return nil, nil, unverified("a page for another cursor")
+	case p.Index != t.pages:
+		return nil, nil, unverified("page %d where page %d belongs", p.Index, t.pages)
+	case len(p.Records) > int(c.hello.Limits.PageRecords):
+		return nil, nil, unverified("%d records in a page, %d were agreed", len(p.Records), c.hello.Limits.PageRecords)
+	}
+	t.pages++
+	for i := range p.Records {
+		if err := t.stage(&p.Records[i]); err != nil {
+			return nil, nil, err
+		}
+	}
+	return k, p.NextCursor, nil
+}
+
+// stage checks a record's place and keeps its image.
+func (t *taking) stage(r *frames.SnapshotRecord) error {
+	ref := r.Ref()
+	if t.records > 0 && ref.Compare(t.last) <= 0 {
+		return unverified("%v does not follow %v", ref, t.last)
+	}
+	t.last = ref
+	t.records++
+	image, err := codec.EncodeImage(t.image[:0], r)
+	if err != nil {
+		return unverified("%v: %v", ref, err)
+	}
+	t.image = image
+	return t.staged.add(image)
+}
+
+// verify holds the staged records against END (protocol.md §9).
+func (t *taking) verify(end *frames.SnapshotEnd) error {
+	switch {
+	case end.SnapshotID != t.begin.SnapshotID:
+		return unverified("the end of another snapshot")
+	case end.PageCount != t.pages:
+		return unverified("%d pages came, its end says %d", t.pages, end.PageCount)
+	case end.RecordCount != t.records:
+		return unverified("%d records came, its end says %d", t.records, end.RecordCount)
+	}
+	sum, err := digestOf(t.begin.Guard, t.begin.Base, t.records, t.staged.each)
+	if err != nil {
+		return err
+	}
+	if sum != end.Digest {
+		return unverified("its digest is not that of its records")
+	}
+	return nil
+}
+
+// digestOf computes the snapshot digest (§9) over the images that each visits.
+func digestOf(g frames.AuthorityGuard, base frames.EventCut, count uint64, each func(func([]byte) error) error) ([32]byte, error) {
+	digest := frames.NewSnapshotDigest(g, base, count)
+	err := each(func(image []byte) error {
+		var r frames.SnapshotRecord
+		if err := codec.DecodeImage(&r, image); err != nil {
+			return fmt.Errorf("record: %w", err)
+		}
+		return digest.Add(&r)
+	})
+	return digest.Sum(), err
+}
+
+// lostHistory holds what the client was shown against the history that a snapshot stands
+// in (protocol.md §4 [D-26]). Nil means that nothing is missing.
+func lostHistory(shown cutSeen, begin *frames.SnapshotBegin) *LostHistory {
+	if shown.Sequence == 0 && shown.Activation == 0 {
+		return nil
+	}
+	lost := &LostHistory{Activation: shown.Activation, Cut: shown.Sequence, Found: begin.Guard.Activation, Base: begin.Base}
+	if shown.Activation == begin.Guard.Activation || begin.Bases == nil {
+		if begin.Base < shown.Sequence {
+			return lost
+		}
+		return nil
+	}
+	listed := false
+	var next *frames.ActivationBase
+	for i := range begin.Bases {
+		b := &begin.Bases[i]
+		listed = listed || b.Activation == shown.Activation
+		if b.Activation > shown.Activation && (next == nil || b.Activation < next.Activation) {
+			next = b
+		}
+	}
+	if !listed || next != nil && shown.Sequence > next.Base {
+		return lost
+	}
+	return nil
+}
+
+// stageFile makes a private file without a name in dir.
+func stageFile(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".snapshot-*.tmp")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

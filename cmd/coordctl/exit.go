@@ -1,0 +1,345 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"coordinator/client"
+	"coordinator/frames"
+	"coordinator/internal/durable"
+	"coordinator/internal/sock"
+)
+
+// Exit codes of coordctl.
+const (
+	exitDone           = 0
+	exitOther          = 1
+	exitUsage          = 2
+	exitRefused        = 3
+	exitAuthentication = 4
+	exitUnavailable    = 5
+	exitUnknown        = 6
+)
+
+// A message is what a failed command tells a person: what happened, where, what it means
+// for the command, and what to do next.
+type message struct {
+	code int
+	what string
+	sent string // whether the command may have run; empty where there was none
+	next []string
+}
+
+// report prints err for a person and returns the exit code.
+func (a *app) report(err error) int {
+	m := a.explain(err)
+	var b strings.Builder
+	fmt.Fprintf(&b, "coordctl: %s\n", m.what)
+	if m.sent != "" {
+		fmt.Fprintf(&b, "  %s\n", m.sent)
+	}
+	for _, line := range m.next {
+		fmt.Fprintf(&b, "  next: %s\n", line)
+	}
+	fmt.Fprint(a.stderr, b.String())
+	return m.code
+}
+
+// line is a command line that finds the same coordinator again.
+func (a *app) line(args string) string {
+	if a.contextPath == defaultContext() {
+		return "coordctl " + args
+	}
+	return "coordctl --context " + quoteArg(a.contextPath) + " " + args
+}
+
+// quoteArg makes a path safe to paste into a shell.
+func quoteArg(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// commandError is a failed command that had an OperationId, with the line that sends the
+// same command again.
+type commandError struct {
+	op    frames.OperationID
+	retry string // arguments of coordctl
+	cause error
+}
+
+func (e *commandError) Error() string { return e.cause.Error() }
+func (e *commandError) Unwrap() error { return e.cause }
+
+// resultError is an operation that ended other than SUCCEEDED.
+type resultError struct {
+	op     frames.OperationID
+	result frames.OperationResult
+}
+
+func (e *resultError) Error() string {
+	switch r := e.result; r.State {
+	case frames.OperationRejected:
+		if r.Message == "" {
+			return fmt.Sprintf("operation %s: REJECTED %v", e.op, r.Code)
+		}
+		return fmt.Sprintf("operation %s: REJECTED %v: %s", e.op, r.Code, r.Message)
+	case frames.OperationIndeterminate:
+		return fmt.Sprintf("operation %s: INDETERMINATE %v", e.op, r.Reason)
+	}
+	return fmt.Sprintf("operation %s: %v", e.op, e.result.State)
+}
+
+// explain sorts err into an exit code and words. The order matters: whether a command may
+// have run comes before why.
+func (a *app) explain(err error) message {
+	var (
+		use     *usageError
+		unknown *client.OutcomeUnknownError
+		result  *resultError
+	)
+	switch {
+	case errors.As(err, &use):
+		return message{code: exitUsage, what: use.text}
+	case errors.Is(err, errDifferent):
+		return message{code: exitOther, what: err.Error()}
+	case errors.As(err, &result):
+		return a.explainResult(result)
+	case errors.As(err, &unknown):
+		return a.explainUnknown(err, unknown)
+	}
+	m := a.explainCause(err)
+	var ce *commandError
+	if !errors.As(err, &ce) {
+		return m
+	}
+	var ind *client.IndeterminateError
+	var other *client.OtherCommandError
+	switch {
+	case errors.As(err, &ind), errors.As(err, &other):
+		m.sent = "it was not sent again"
+	case errors.Is(err, client.ErrNotSent):
+		m.sent = fmt.Sprintf("nothing was sent: operation %s did not run", ce.op)
+		m.next = append(m.next, "then again: "+a.line(ce.retry))
+	default:
+		m.sent = fmt.Sprintf("nothing was done: operation %s did not run", ce.op)
+	}
+	return m
+}
+
+func (a *app) explainResult(e *resultError) message {
+	m := message{code: exitRefused, what: e.Error()}
+	switch e.result.State {
+	case frames.OperationUnknown:
+		m.code = exitUnknown
+		m.next = []string{"no operation of that id is known to this authority, or this key may not see it; the same command may be sent again with --op " + e.op.String()}
+	case frames.OperationIndeterminate:
+		m.code = exitUnknown
+		m.next = []string{"nobody can prove whether it took effect; look at the objects that it names before you decide on new work"}
+	case frames.OperationRejected:
+		m.sent = "the coordinator decided against it; nothing was changed"
+	}
+	return m
+}
+
+func (a *app) explainUnknown(err error, u *client.OutcomeUnknownError) message {
+	m := message{
+		code: exitUnknown,
+		what: fmt.Sprintf("no answer to operation %s: %s", u.OperationID, a.explainCause(u.Cause).what),
+		sent: "the command may have run",
+		next: []string{"find out: " + a.line("op get "+u.OperationID.String())},
+	}
+	var ce *commandError
+	if errors.As(err, &ce) {
+		m.next = append(m.next, "the same command again, which never runs it twice: "+a.line(ce.retry))
+	}
+	return m
+}
+
+// explainCause words an error whose effect on a command is told elsewhere.
+func (a *app) explainCause(err error) message {
+	for _, try := range []func(error) (message, bool){a.explainTrust, a.explainRefusal, a.explainLocal, a.explainReach} {
+		if m, ok := try(err); ok {
+			return m
+		}
+	}
+	return message{code: exitOther, what: err.Error()}
+}
+
+// explainTrust words what the client does not trust about the server, or the server about
+// the client.
+func (a *app) explainTrust(err error) (message, bool) {
+	var (
+		auth       *client.AuthenticationError
+		peer       *client.PeerError
+		lower      *client.LowerAuthorityError
+		quarantine *client.QuarantineError
+	)
+	m := message{code: exitAuthentication}
+	switch {
+	case errors.As(err, &auth):
+		m.what = auth.Error() + ": " + auth.KeyID.String()
+		switch {
+		case auth.Revoked || auth.AcceptedBefore:
+			m.next = []string{"this key was accepted before, so it has since been revoked, removed or narrowed, or has expired; look with: coordinatord keys --state DIR list",
+				"enrol a new key: coordctl keygen --out FILE, coordinatord keys --state DIR add, key_file in " + a.contextPath}
+		default:
+			m.next = []string{"enrol the key that `key_file` in " + a.contextPath + " names (coordinatord keys --state DIR add ed25519:…), or name the key that is enrolled"}
+		}
+	case errors.As(err, &peer):
+		m.what = "this is not the coordinator that the context pins: " + peer.Error()
+		m.next = []string{"check socket, authority, coordinator_id and the witness pins in " + a.contextPath + " against the coordinator that you mean"}
+	case errors.As(err, &lower):
+		m.what = "an outdated coordinator answers: " + lower.Error()
+		m.next = []string{"stop the old one, or a copy of its store, and start the current one"}
+	case errors.As(err, &quarantine):
+		m.what = quarantine.Error()
+		m.next = []string{"find out which server is the right one and stop the other; then remove " + quarantine.StateFile}
+	default:
+		return m, false
+	}
+	return m, true
+}
+
+// explainRefusal words a COORD_ERROR.
+func (a *app) explainRefusal(err error) (message, bool) {
+	var (
+		refused *client.RefusedError
+		fatal   *client.FatalError
+		lost    *client.LostHistory
+	)
+	code, what := frames.Code(0), ""
+	switch {
+	case errors.As(err, &lost):
+		return message{code: exitUnavailable, what: "HISTORY_LOST: " + lost.Error(), next: []string{
+			"a backup was restored, most likely: look at what is there (" + a.line("get objective") + ") before sending new work; this is reported once",
+			"operations that were unresolved are indeterminate and are not sent again",
+		}}, true
+	case errors.As(err, &refused):
+		code, what = refused.Code, refused.Error()
+	case errors.As(err, &fatal):
+		code, what = fatal.Code, fatal.Error()
+	default:
+		return message{}, false
+	}
+	m := message{code: exitRefused, what: what}
+	switch code {
+	case frames.CodeVersionIncompatible:
+		m.what += fmt.Sprintf(" (this coordctl speaks %d.%d)", frames.VersionMajor, frames.VersionMinor)
+		m.next = []string{"use the coordctl that belongs to the running coordinator's version"}
+	case frames.CodeAuthorityFenced:
+		m.code = exitUnavailable
+		m.next = []string{"the coordinator has lost its lease and is ending; its successor serves soon, try again then"}
+	case frames.CodeStaleAuthority:
+		m.next = []string{"another coordinator has taken over; try again, the new one is met on the next connection"}
+	case frames.CodeScopeDenied:
+		m.next = []string{"enrol this key with the scope that the command needs: coordinatord keys --state DIR add --scope …"}
+	case frames.CodeCapabilityRequired:
+		m.next = []string{"the running coordinator does not offer what this command needs"}
+	case frames.CodeResourceExhausted:
+		m.next = []string{"wait until others finish, or raise the quota in coordinator.toml"}
+	case frames.CodeRevisionConflict:
+		m.next = []string{"look at the object as it is now, then decide: " + a.line("get objective ID")}
+	case frames.CodeOperationConflict:
+		m.next = []string{"that operation id belongs to another command or key; leave --op away to begin a new operation"}
+	}
+	return m, true
+}
+
+// explainLocal words what is wrong on this machine.
+func (a *app) explainLocal(err error) (message, bool) {
+	var (
+		ctxErr *client.ContextError
+		state  *client.StateError
+		file   *client.SnapshotFileError
+		unsafe *durable.UnsafeFileError
+		other  *client.OtherCommandError
+		ind    *client.IndeterminateError
+		held   *heldError
+		long   *sock.PathTooLongError
+	)
+	switch {
+	case errors.As(err, &ctxErr):
+		return message{code: exitUsage, what: ctxErr.Error(), next: []string{"mend that file, or name another with --context FILE"}}, true
+	case errors.As(err, &state):
+		return message{code: exitOther, what: state.Error()}, true
+	case errors.As(err, &file):
+		return message{code: exitOther, what: file.Error()}, true
+	case errors.As(err, &held):
+		return message{code: exitOther, what: held.Error()}, true
+	case errors.As(err, &unsafe):
+		return message{code: exitOther, what: unsafe.Error()}, true
+	case errors.As(err, &long):
+		return message{code: exitUsage, what: long.Error()}, true
+	case errors.As(err, &other):
+		return message{code: exitRefused, what: other.Error(), next: []string{"give the very same command, or leave --op away to begin a new operation"}}, true
+	case errors.As(err, &ind):
+		return message{code: exitUnknown, what: ind.Error(), next: []string{"look at the objects that it names, then decide on new work with a new operation"}}, true
+	case errors.Is(err, client.ErrJournalFull):
+		return message{code: exitOther, what: err.Error(), next: []string{"find out what became of them: " + a.line("op list")}}, true
+	}
+	return message{}, false
+}
+
+// explainReach words why the coordinator cannot be reached.
+func (a *app) explainReach(err error) (message, bool) {
+	m := message{code: exitUnavailable}
+	var path *fs.PathError
+	where := a.socketPath()
+	switch {
+	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist):
+		return message{code: exitUsage, what: path.Path + " does not exist", next: []string{"start a coordinator with: coordctl up", "or name its context file with --context FILE"}}, true
+	case errors.As(err, &path) && errors.Is(err, fs.ErrPermission):
+		return message{code: exitOther, what: "no permission to " + path.Op + " " + path.Path, next: []string{"run as the user who owns it"}}, true
+	case errors.Is(err, errTimeout):
+		m.what = fmt.Sprintf("timed out after %v at %s", a.timeout, where)
+		m.next = []string{"see whether the coordinator runs and is not stopped; --timeout gives it longer"}
+	case errors.Is(err, errInterrupted):
+		m.what = "interrupted"
+	case errors.Is(err, syscall.ENOENT):
+		m.what = "no coordinator: there is no socket at " + where
+		m.next = []string{"start one with: coordctl up"}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		m.what = "no coordinator: nobody listens at " + where
+		m.next = []string{"it has stopped or crashed; start it with: coordctl up"}
+	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
+		m.what = "no permission to use the socket " + where
+		m.next = []string{"only the user who runs the coordinator may: run coordctl as that user"}
+	case errors.Is(err, client.ErrTransport):
+		m.code, m.what = exitUsage, err.Error()
+		m.next = []string{"give a socket in " + a.contextPath}
+	case errors.Is(err, client.ErrExpired):
+		m.what = "the coordinator's lease ran out before it was renewed: it is not in charge any more"
+		m.next = []string{"try again once its successor serves"}
+	case errors.Is(err, client.ErrDisconnected), errors.Is(err, client.ErrProtocol), errors.Is(err, client.ErrSuperseded):
+		m.what = "at " + where + ": " + plain(err)
+		m.next = []string{"try again; if it stays so, look at the coordinator's log"}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, client.ErrNotSent):
+		m.what = "at " + where + ": " + plain(err)
+	default:
+		return m, false
+	}
+	return m, true
+}
+
+// plain drops the word that the message says in its own line.
+func plain(err error) string { return strings.TrimPrefix(err.Error(), "not sent: ") }
+
+// socketPath is where the context's coordinator listens, as far as it can be read.
+func (a *app) socketPath() string {
+	c, err := client.LoadContext(a.contextPath)
+	if err != nil {
+		return "the coordinator's socket"
+	}
+	if c.Socket == "" {
+		return c.QUIC
+	}
+	return c.Socket
+}

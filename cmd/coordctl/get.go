@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/frames"
+)
+
+// kindNames are the words for the families of records, the protocol's name first.
+var kindNames = []struct {
+	kind  frames.ObjectKind
+	names []string
+}{
+	{frames.KindObjective, []string{"objective", "objectives"}},
+	{frames.KindRun, []string{"run", "runs"}},
+	{frames.KindWorkSession, []string{"work_session", "work_sessions", "session", "sessions"}},
+	{frames.KindBinding, []string{"binding", "bindings"}},
+	{frames.KindArtifact, []string{"artifact", "artifacts"}},
+	{frames.KindArtifactManifest, []string{"artifact_manifest", "artifact_manifests", "manifest", "manifests"}},
+	{frames.KindSignal, []string{"signal", "signals"}},
+	{frames.KindOperation, []string{"operation", "operations"}},
+	{frames.KindEvidence, []string{"evidence"}},
+	{frames.KindAdmin, []string{"admin"}},
+}
+
+// parseKind reads a family's name.
+func parseKind(text string) (frames.ObjectKind, error) {
+	var known []string
+	for _, k := range kindNames {
+		for _, n := range k.names {
+			if n == strings.ToLower(strings.ReplaceAll(text, "-", "_")) {
+				return k.kind, nil
+			}
+		}
+		known = append(known, k.names[0])
+	}
+	return 0, usage("%q is no kind of record; they are %s", text, strings.Join(known, ", "))
+}
+
+// capsFor are the capabilities to offer in order to see records of kind: the two that cost
+// the server more are offered only where they are needed.
+func capsFor(kind frames.ObjectKind) frames.Capability {
+	switch kind {
+	case frames.KindOperation:
+		return readCaps
+	case frames.KindAdmin:
+		return quietCaps | frames.CapAdministration
+	}
+	return quietCaps
+}
+
+func (a *app) getCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "get KIND [ID]",
+		Short: "Show records of one kind, from a verified snapshot",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 2 {
+				return usage("%s takes a kind and perhaps an id: %s", cmd.CommandPath(), cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, err := parseKind(args[0])
+			if err != nil {
+				return err
+			}
+			opts := client.Options{Offered: capsFor(kind)}
+			if len(args) == 1 {
+				return a.session(cmd.Context(), opts, false, func(ctx context.Context, s *session) error { return s.list(ctx, kind) })
+			}
+			prefix, err := checkPrefix(args[1])
+			if err != nil {
+				return err
+			}
+			return a.session(cmd.Context(), opts, false, func(ctx context.Context, s *session) error { return s.show(ctx, kind, prefix) })
+		},
+	}
+}
+
+// list prints every record of kind.
+func (s *session) list(ctx context.Context, kind frames.ObjectKind) error {
+	only := func(k frames.ObjectKind) bool { return k == kind }
+	if s.a.json() {
+		return s.listJSON(ctx, only)
+	}
+	t := tabwriter.NewWriter(s.a.stdout, 0, 0, 2, ' ', 0)
+	n := 0
+	err := s.records(ctx, only, func(r frames.SnapshotRecord) error {
+		_, state, detail, err := recordObject(r)
+		if err != nil {
+			return err
+		}
+		if n++; n == 1 {
+			fmt.Fprintf(t, "ID\tREVISION\tSTATE\t%s\n", detailName(kind))
+		}
+		_, err = fmt.Fprintf(t, "%v\t%d\t%s\t%s\n", r.ID, r.Revision, orDash(state), orDash(shorten(printable(detail), 72)))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		fmt.Fprintf(s.a.stderr, "no %v records\n", kind)
+	}
+	return t.Flush()
+}
+
+// listJSON prints an array, one element at a time, so that a long one is not all in memory.
+func (s *session) listJSON(ctx context.Context, only func(frames.ObjectKind) bool) error {
+	sep := "[\n"
+	err := s.records(ctx, only, func(r frames.SnapshotRecord) error {
+		o, _, _, err := recordObject(r)
+		if err != nil {
+			return err
+		}
+		var b bytes.Buffer
+		if err := writeJSON(&b, o); err != nil {
+			return err
+		}
+		text := "  " + strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", "\n  ")
+		_, err = io.WriteString(s.a.stdout, sep+text)
+		sep = ",\n"
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tail := "\n]\n"
+	if sep == "[\n" {
+		tail = "[]\n"
+	}
+	_, err = io.WriteString(s.a.stdout, tail)
+	return err
+}
+
+// show prints the one record that prefix names.
+func (s *session) show(ctx context.Context, kind frames.ObjectKind, prefix string) error {
+	r, err := s.find(ctx, kind, prefix)
+	if err != nil {
+		return err
+	}
+	o, _, _, err := recordObject(r)
+	if err != nil {
+		return err
+	}
+	if s.a.json() {
+		return writeJSON(s.a.stdout, o)
+	}
+	flat := o[:len(o)-1]
+	return writeMembers(s.a.stdout, append(flat, o[len(o)-1].value.(object)...))
+}
+
+func detailName(kind frames.ObjectKind) string {
+	switch kind {
+	case frames.KindObjective:
+		return "TITLE"
+	case frames.KindOperation:
+		return "PRINCIPAL"
+	case frames.KindSignal:
+		return "SIGNAL"
+	case frames.KindAdmin:
+		return "WHAT"
+	}
+	return "OF"
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// find takes a snapshot and picks the one record of kind whose id begins with prefix. The
+// record is the caller's.
+func (s *session) find(ctx context.Context, kind frames.ObjectKind, prefix string) (frames.SnapshotRecord, error) {
+	var found frames.SnapshotRecord
+	n := 0
+	err := s.records(ctx, func(k frames.ObjectKind) bool { return k == kind }, func(r frames.SnapshotRecord) error {
+		if strings.HasPrefix(r.ID.String(), prefix) {
+			if n++; n == 1 {
+				found = r
+				found.Payload = bytes.Clone(r.Payload)
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return found, err
+	case n == 0:
+		return found, &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", kind, prefix)}
+	case n > 1:
+		return found, usage("%s begins the ids of %d %v records; give more digits", prefix, n, kind)
+	}
+	return found, nil
+}
+
+// resolve turns a prefix into an id. A whole id costs no snapshot.
+func (s *session) resolve(ctx context.Context, kind frames.ObjectKind, prefix string) (frames.ObjectID, error) {
+	if len(prefix) == 32 {
+		id, err := frames.ParseID[frames.ObjectID](prefix)
+		if err != nil {
+			return id, usage("%v", err)
+		}
+		return id, nil
+	}
+	r, err := s.find(ctx, kind, prefix)
+	return r.ID, err
+}

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/durable"
+)
+
+func (a *app) pingCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "ping",
+		Short: "See whether the coordinator answers",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.session(cmd.Context(), client.Options{Offered: quietCaps}, false, func(ctx context.Context, s *session) error {
+				start := time.Now()
+				if err := s.conn.Ping(ctx); err != nil {
+					return err
+				}
+				took := time.Since(start)
+				i := s.conn.Info()
+				if a.json() {
+					return writeJSON(a.stdout, object{{"authority_epoch", i.Epoch}, {"incarnation_id", i.IncarnationID.String()}, {"microseconds", took.Microseconds()}})
+				}
+				_, err := fmt.Fprintf(a.stdout, "pong from epoch %d, incarnation %v, in %v\n", i.Epoch, i.IncarnationID, took.Round(time.Microsecond))
+				return err
+			})
+		},
+	}
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var counts bool
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show who is in charge and what this client may do",
+		Args:  exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			opts := client.Options{Offered: quietCaps}
+			if counts {
+				opts.Offered = readCaps
+			}
+			return a.session(cmd.Context(), opts, false, func(ctx context.Context, s *session) error { return s.status(ctx, counts) })
+		},
+	}
+	c.Flags().BoolVar(&counts, "counts", false, "count the visible records too, which takes a snapshot")
+	return c
+}
+
+func (s *session) status(ctx context.Context, counts bool) error {
+	i := s.conn.Info()
+	history := "intact"
+	if lost := s.conn.State().LostHistory(); lost != nil {
+		history = "HISTORY_LOST: " + lost.Error()
+	}
+	o := object{
+		{"context", s.a.contextPath}, {"name", i.Name}, {"socket", i.Socket},
+		{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
+		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.time(i.LeaseExpires)},
+		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.time(i.GrantExpires)},
+		{"operation_result_retention_secs", i.RetentionSecs},
+		{"history", history}, {"unresolved_operations", len(s.conn.State().Unresolved())},
+	}
+	if counts {
+		byKind := map[frames.ObjectKind]uint64{}
+		err := s.records(ctx, func(frames.ObjectKind) bool { return true }, func(r frames.SnapshotRecord) error {
+			byKind[r.Kind]++
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		var n object
+		for _, k := range kindNames {
+			if k.kind != frames.KindAdmin {
+				n = append(n, member{k.names[0], byKind[k.kind]})
+			}
+		}
+		o = append(o, member{"records", n})
+	}
+	return s.a.print(o)
+}
+
+// time is a wire time: a number in JSON, a date for people.
+func (s *session) time(unix uint64) any {
+	if s.a.json() {
+		return unix
+	}
+	return when(unix)
+}
+
+func (s *session) words(w []string) any {
+	if s.a.json() {
+		return w
+	}
+	return strings.Join(w, ",")
+}
+
+func (a *app) opCommand() *cobra.Command {
+	get := &cobra.Command{
+		Use:   "get ID",
+		Short: "Find out what became of an operation",
+		Long: `Find out what became of an operation. The exit code is 0 for an operation that is
+PENDING, SUCCEEDED or TOMBSTONED, 3 for one that was REJECTED, and 6 for one whose outcome
+cannot be known (INDETERMINATE) or that this authority does not know (UNKNOWN).`,
+		Args: exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			prefix, err := checkPrefix(args[0])
+			if err != nil {
+				return err
+			}
+			return a.opGet(cmd.Context(), prefix)
+		},
+	}
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the operations that this client began and does not know the end of",
+		Args:  exactArgs(),
+		RunE:  func(*cobra.Command, []string) error { return a.opList() },
+	}
+	forget := &cobra.Command{
+		Use:   "forget ID",
+		Short: "Take an operation off that list",
+		Args:  exactArgs("ID"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			prefix, err := checkPrefix(args[0])
+			if err != nil {
+				return err
+			}
+			return a.opForget(prefix)
+		},
+	}
+	return group("op", "Look at operations", get, list, forget)
+}
+
+func (a *app) opGet(ctx context.Context, prefix string) error {
+	caps := quietCaps
+	state, err := a.state()
+	if err != nil {
+		return err
+	}
+	if len(prefix) < 32 {
+		if u, ok, err := unresolved(state, prefix); err != nil {
+			return err
+		} else if ok {
+			prefix = u.OperationID.String()
+		} else {
+			caps = readCaps // the snapshot must show operations
+		}
+	}
+	return a.session(ctx, client.Options{Offered: caps}, false, func(ctx context.Context, s *session) error {
+		id, err := s.resolve(ctx, frames.KindOperation, prefix)
+		if err != nil {
+			return err
+		}
+		op := frames.OperationID(id)
+		result, err := s.conn.Lookup(ctx, op)
+		if err != nil {
+			return err
+		}
+		return a.showResult(op, result, nil)
+	})
+}
+
+// state is the context's memory, without a connection.
+func (a *app) state() (*client.State, error) {
+	c, err := client.LoadContext(a.contextPath)
+	if err != nil {
+		return nil, err
+	}
+	return client.OpenState(c)
+}
+
+// unresolved finds the one unresolved operation whose id begins with prefix.
+func unresolved(state *client.State, prefix string) (found client.Unresolved, ok bool, err error) {
+	for _, u := range state.Unresolved() {
+		if !strings.HasPrefix(u.OperationID.String(), prefix) {
+			continue
+		}
+		if ok {
+			return found, false, usage("%s begins the ids of several operations; give more digits", prefix)
+		}
+		found, ok = u, true
+	}
+	return found, ok, nil
+}
+
+func (a *app) opList() error {
+	state, err := a.state()
+	if err != nil {
+		return err
+	}
+	list := state.Unresolved()
+	if a.json() {
+		out := []object{}
+		for _, u := range list {
+			out = append(out, object{{"operation_id", u.OperationID.String()}, {"indeterminate", u.Indeterminate}})
+		}
+		return writeJSON(a.stdout, out)
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(a.stderr, "no unresolved operations")
+		return nil
+	}
+	t := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "OPERATION\tSTATE\tNEXT")
+	for _, u := range list {
+		word := "may have run"
+		if u.Indeterminate {
+			word = "indeterminate: its history was lost"
+		}
+		fmt.Fprintf(t, "%v\t%s\t%s\n", u.OperationID, word, a.line("op get "+u.OperationID.String()))
+	}
+	return t.Flush()
+}
+
+func (a *app) opForget(prefix string) error {
+	state, err := a.state()
+	if err != nil {
+		return err
+	}
+	u, ok, err := unresolved(state, prefix)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return usage("%s is not among the unresolved operations; see: %s", prefix, a.line("op list"))
+	}
+	return state.Forget(u.OperationID)
+}
+
+func (a *app) keygenCommand() *cobra.Command {
+	var out string
+	c := &cobra.Command{
+		Use:   "keygen --out FILE",
+		Short: "Make a client key and print its public half",
+		Args:  exactArgs(),
+		RunE: func(*cobra.Command, []string) error {
+			if out == "" {
+				return usage("keygen needs --out FILE: where the secret key goes, readable by you alone")
+			}
+			if err := durable.MkdirPrivate(filepath.Dir(out)); err != nil {
+				return err
+			}
+			key, err := handshake.CreateKey(out, rand.Reader)
+			if errors.Is(err, fs.ErrExist) {
+				return usage("%s exists and is not replaced; name another file", out)
+			}
+			if err != nil {
+				return err
+			}
+			public := handshake.FormatPublicKey(key.Public())
+			if a.json() {
+				return writeJSON(a.stdout, object{{"public_key", public}, {"key_id", handshake.KeyIDOf(key.Public()).String()}, {"key_file", out}})
+			}
+			_, err = fmt.Fprintln(a.stdout, public)
+			return err
+		},
+	}
+	c.Flags().StringVar(&out, "out", "", "where the secret key goes: a `FILE` that does not exist yet, in a directory of mode 0700")
+	return c
+}

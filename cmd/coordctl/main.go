@@ -1,0 +1,175 @@
+// Command coordctl is the people's client of a coordinator: it brings one up, makes and
+// changes objectives, shows records, keeps and checks snapshots, and says after a lost
+// reply what is known and what to do.
+//
+// It holds flags, wiring and text only; what it knows of the protocol is in package client.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run executes one command line and returns its exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	ctx, stop := interruptible()
+	defer stop()
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	return a.report(err)
+}
+
+// errInterrupted is the cause of a context that SIGINT or SIGTERM ended.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible is a context that the first SIGINT or SIGTERM cancels. A second one ends
+// the process as if nobody had asked. `up` has its own handling.
+func interruptible() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-signals:
+			signal.Stop(signals)
+			cancel(errInterrupted)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+		signal.Stop(signals)
+	}
+}
+
+// app is one run of the program.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	contextPath string
+	output      string
+	timeout     time.Duration
+}
+
+const defaultTimeout = 30 * time.Second
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "coordctl",
+		Short:         "Work with a coordinator",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Long: `coordctl works with a coordinator: a durable, fenced authority for work.
+
+Start with "coordctl up", which makes a state directory on first use and runs a
+witness and a coordinator until Ctrl-C. Every other command finds the coordinator
+through a context file.
+
+Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
+5 unavailable or timed out before anything was sent, 6 outcome unknown.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("there is no command %q; see coordctl --help", args[0])
+			}
+			return cmd.Help()
+		},
+		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
+	}
+	root.SetIn(a.stdin)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.contextPath, "context", defaultContext(), "context `FILE`: where the coordinator is and how to know it")
+	flags.StringVarP(&a.output, "output", "o", "table", "output `FORMAT`: table or json")
+	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
+	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
+		a.endCommand(completing), a.endCommand(cancelling), a.getCommand(), a.snapshotCommand(),
+		a.opCommand(), a.pingCommand(), a.keygenCommand())
+	return root
+}
+
+func (a *app) checkFlags() error {
+	if a.output != "table" && a.output != "json" {
+		return usage("--output is %q; it is table or json", a.output)
+	}
+	if a.timeout <= 0 {
+		return usage("--timeout is %v; it must be above zero", a.timeout)
+	}
+	return nil
+}
+
+func (a *app) json() bool { return a.output == "json" }
+
+// stateHome is where coordctl keeps everything unless told otherwise.
+func stateHome() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) { // the base directory rules ignore a relative one
+		return filepath.Join(dir, "coordinator")
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return filepath.Join(".", "coordinator")
+	}
+	return filepath.Join(home, ".local", "state", "coordinator")
+}
+
+func defaultContext() string { return filepath.Join(stateHome(), "client", "context.toml") }
+
+// usageError is a command line that cannot be run as it stands.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// exactArgs is cobra's check with our own error and text.
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == len(names) {
+			return nil
+		}
+		if len(names) == 0 {
+			return usage("%s takes no arguments", cmd.CommandPath())
+		}
+		return usage("%s takes %d argument(s): %s", cmd.CommandPath(), len(names), cmd.UseLine())
+	}
+}
+
+// group is a command that only holds others.
+func group(use, short string, sub ...*cobra.Command) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s needs a subcommand; see %s --help", cmd.CommandPath(), cmd.CommandPath())
+			}
+			return usage("%s has no subcommand %q; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
+		},
+	}
+	c.AddCommand(sub...)
+	return c
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/internal/clock"
+	"coordinator/internal/durable"
+)
+
+const (
+	// coordinatorGrace and witnessGrace bound a stop. A coordinator ends within 5 s by
+	// itself, after its last commit; a witness has nothing to finish.
+	coordinatorGrace = 7 * time.Second
+	witnessGrace     = 4 * time.Second
+	// checkLimit bounds the client's own look at a coordinator that says it is ready.
+	checkLimit = 5 * time.Second
+)
+
+// heldError says that another `up` runs on the same state.
+type heldError struct {
+	dir string
+	pid int
+}
+
+func (e *heldError) Error() string {
+	if e.pid == 0 {
+		return "another coordctl up runs on " + e.dir + "; stop it first, or name another --state"
+	}
+	return fmt.Sprintf("coordctl up already runs on %s as process %d; stop it first, or name another --state", e.dir, e.pid)
+}
+
+func (a *app) upCommand() *cobra.Command {
+	var state string
+	var lease int64
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Run a witness and a coordinator until Ctrl-C",
+		Long: `Run a witness and a coordinator as two processes until Ctrl-C.
+
+On first use this makes the state directory: ids, keys, configuration, registries and a
+client context. Interrupted at any point, it goes on from there the next time. A daemon
+that dies is started again; one that cannot serve as things are ends the command with the
+reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends both at once.`,
+		Args: exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("lease") && (lease < 6 || lease > 60) {
+				return usage("--lease is %d; it is 6 to 60 seconds", lease)
+			}
+			dir, err := filepath.Abs(state)
+			if err != nil {
+				return err
+			}
+			return a.up(cmd.Context(), dir, lease)
+		},
+	}
+	c.Flags().StringVar(&state, "state", stateHome(), "the `DIR` that holds everything")
+	c.Flags().Int64Var(&lease, "lease", 0, "on first use, the lease in `SECONDS`, 6 to 60 (default 15)")
+	return c
+}
+
+// up holds the state's lock, sets it up if need be, and supervises the two daemons.
+func (a *app) up(ctx context.Context, dir string, lease int64) error {
+	signals := make(chan os.Signal, 2) // the one that ends it, and the impatient one
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	if err := durable.MkdirPrivate(dir); err != nil {
+		return err
+	}
+	lock, err := durable.Acquire(filepath.Join(dir, "up.lock"))
+	var held *durable.HeldError
+	if errors.As(err, &held) {
+		return &heldError{dir, held.PID}
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Release()
+
+	tools, err := findTools()
+	if err != nil {
+		return err
+	}
+	s := &setup{dir: dir, tools: tools, lease: lease, say: a.say}
+	if err := s.run(ctx); err != nil {
+		return fmt.Errorf("set up %s: %w", dir, err)
+	}
+	a.contextPath = s.contextPath()
+	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals}
+	return u.run(context.WithoutCancel(ctx)) // signals come through their own channel from here on
+}
+
+// say prints one line of progress.
+func (a *app) say(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "up: "+format+"\n", args...)
+}
+
+// upper runs the two daemons.
+type upper struct {
+	app     *app
+	setup   *setup
+	clock   clock.Clock
+	signals <-chan os.Signal
+
+	witness, coordinator *supervisor
+	ready                bool // the first ready line has been printed; owned by watch
+}
+
+// supervisor makes the supervisor of one daemon, which tells its ready lines to lines.
+func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lineSink, lines chan string) *supervisor {
+	return &supervisor{
+		name: name, path: path, args: []string{"serve", "--state", dir}, grace: grace,
+		clock: u.clock, out: out, say: u.app.say, stopping: make(chan struct{}),
+		onReady: func(line string) {
+			select {
+			case lines <- line:
+			default: // the one before has not been looked at yet
+			}
+		},
+	}
+}
+
+// run starts the witness, then the coordinator, and returns once both have ended: by
+// signal, or because one of them cannot serve.
+func (u *upper) run(parent context.Context) error {
+	out := &lineSink{w: u.app.stderr}
+	witnessUp, coordinatorUp := make(chan string, 1), make(chan string, 1)
+	u.witness = u.supervisor("witnessd", u.setup.tools.witnessd, u.setup.witnessDir(), witnessGrace, out, witnessUp)
+	u.coordinator = u.supervisor("coordinatord", u.setup.tools.coordinatord, u.setup.coordinatorDir(), coordinatorGrace, out, coordinatorUp)
+
+	ctx, stop := context.WithCancel(parent)
+	watched := make(chan struct{})
+	go func() { defer close(watched); u.watch(ctx, coordinatorUp) }()
+
+	witnessEnd := u.witness.start()
+	var coordinatorEnd <-chan error // nil until the witness serves
+	var cause error
+	for serving := true; serving; {
+		select {
+		case <-witnessUp:
+			if coordinatorEnd == nil {
+				coordinatorEnd = u.coordinator.start()
+			}
+			continue
+		case cause = <-witnessEnd:
+			witnessEnd = nil
+		case cause = <-coordinatorEnd:
+			coordinatorEnd = nil
+		case <-u.signals:
+			u.app.say("stopping: the coordinator first, then the witness (Ctrl-C again ends both at once)")
+		}
+		serving = false
+	}
+	stop()
+	u.end(coordinatorEnd, witnessEnd)
+	<-watched
+	return cause
+}
+
+// watch looks after each of the coordinator's ready lines, until ctx ends.
+func (u *upper) watch(ctx context.Context, lines <-chan string) {
+	for {
+		select {
+		case line := <-lines:
+			u.served(ctx, line)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// end stops the coordinator and then the witness. A further signal kills both.
+func (u *upper) end(coordinatorEnd, witnessEnd <-chan error) {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		if coordinatorEnd != nil {
+			u.coordinator.stop()
+			<-coordinatorEnd
+		}
+		if witnessEnd != nil {
+			u.witness.stop()
+			<-witnessEnd
+		}
+	}()
+	for {
+		select {
+		case <-stopped:
+			return
+		case <-u.signals:
+			u.coordinator.kill()
+			u.witness.kill()
+		}
+	}
+}
+
+// served is told of each ready line of the coordinator. It looks at the coordinator as a
+// client would, and the first time prints what runs where.
+func (u *upper) served(ctx context.Context, line string) {
+	epoch, err := u.check(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	first := !u.ready
+	u.ready = true
+	if err != nil {
+		m := u.app.explain(err)
+		u.app.say("the coordinator serves, but not this context's key: %s", m.what)
+	}
+	if !first {
+		u.app.say("coordinatord serves again, pid %d (%s)", u.coordinator.pid(), strings.TrimPrefix(line, "ready "))
+		return
+	}
+	u.banner(epoch)
+}
+
+// check dials with the context that other commands use.
+func (u *upper) check(ctx context.Context) (epoch uint64, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, checkLimit, errTimeout)
+	defer cancel()
+	c, err := client.LoadContext(u.setup.contextPath())
+	if err != nil {
+		return 0, err
+	}
+	conn, err := client.Dial(ctx, c, client.Options{Name: "coordctl up"})
+	if err != nil {
+		return 0, err
+	}
+	epoch = uint64(conn.Info().Epoch)
+	return epoch, conn.Close()
+}
+
+func (u *upper) banner(epoch uint64) {
+	s, a := u.setup, u.app
+	var b strings.Builder
+	fmt.Fprintf(&b, "state        %s\n", s.dir)
+	fmt.Fprintf(&b, "witnessd     pid %-8d %s\n", u.witness.pid(), s.witnessSocket())
+	fmt.Fprintf(&b, "coordinatord pid %-8d %s\n", u.coordinator.pid(), s.coordinatorSocket())
+	fmt.Fprintf(&b, "context      %s\n", s.contextPath())
+	fmt.Fprintf(&b, "ready: the coordinator serves at epoch %d\n", epoch)
+	fmt.Fprintf(&b, "try, in another terminal:\n")
+	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "snapshot save first.snapshot"} {
+		fmt.Fprintf(&b, "  %s\n", a.line(try))
+	}
+	fmt.Fprint(a.stdout, b.String())
+}
