@@ -1,0 +1,55 @@
+# The front door: `make demo` runs the main job from nothing, `make test` the tests.
+# `make check` is the one command before a commit.
+
+GO          ?= go
+FUZZTIME    ?= 5s
+SEEDS       ?= 50
+SEED_BASE   ?= 1
+STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BINARIES    := bin/coordinatord bin/witnessd bin/coordctl
+
+.PHONY: all build demo test check lint race failpoint fuzz sim vectors clean
+
+all: build
+
+build:
+	@mkdir -p bin
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+demo: build
+	@CGO_ENABLED=0 $(GO) run ./cmd/internal/demo -bin bin
+
+test:
+	CGO_ENABLED=0 $(GO) test ./...
+
+check: lint test race failpoint vectors sim fuzz
+
+lint:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "gofmt is needed on:"; echo "$$files"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) vet -tags failpoint ./...
+	$(STATICCHECK) ./...
+
+# The race detector needs a C compiler; `make test` does not.
+race:
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+# Crash tests at the fail points, which only this tag compiles in.
+failpoint:
+	$(GO) test -tags failpoint -run 'FailPoint|Crash' ./cmd/... ./server/...
+
+vectors:
+	$(GO) test -count=1 ./vectors/...
+
+sim:
+	SIM_SEEDS=$(SEEDS) SIM_SEED_BASE=$(SEED_BASE) $(GO) test -count=1 -timeout 30m -run '^TestSimulation$$' -v ./server/sim
+
+# One target after the other, each for FUZZTIME; the seeds are the golden vectors.
+fuzz:
+	@for target in $$($(GO) test -list '^Fuzz' ./fuzz | grep '^Fuzz'); do \
+		echo "fuzz $$target $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./fuzz || exit 1; \
+	done
+
+clean:
+	rm -rf bin
