@@ -47,12 +47,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer lock.Release() //nolint:errcheck // the process is ending; the kernel releases it too
 	st, err := openStore(o)
+	if asked(ctx, err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	err = serveStore(ctx, o, lock, st)
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		err = nil // asked to stop while it waited for the lease
+	if asked(ctx, err) {
+		err = nil
 	}
 	// A failure to close is one of the history's file, after everything was
 	// acknowledged from the log.
@@ -60,6 +63,12 @@ func Run(ctx context.Context, o Options) error {
 		err = fmt.Errorf("close the store: %w", cerr)
 	}
 	return err
+}
+
+// asked reports whether err is only that the start was told to stop, as while it
+// waited for the lease.
+func asked(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }
 
 // openStore validates integrity and schema, loads everything and cuts a torn

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/durable"
+	"coordinator/server/quota"
+)
+
+// Names of the files in a coordinator's state directory.
+const (
+	configFile   = "coordinator.toml"
+	authorityKey = "workload-authority.ed25519"
+	linkKey      = "link.ed25519"
+	registryFile = "workload-keys"
+	lockFile     = "store.lock"
+	socketFile   = "coordinator.sock"
+)
+
+// maxConfigBytes bounds coordinator.toml; the shipped one is 3 KiB.
+const maxConfigBytes = 64 << 10
+
+// Ranges of configured values (protocol.md §4 [D-59], §5.6).
+const (
+	minLeaseSecs, maxLeaseSecs, defaultLeaseSecs = 6, 60, 15
+
+	defaultEventBytes    = 1 << 30
+	defaultArtifactBytes = 8 << 30
+	minReserveBytes      = 16 << 20
+	defaultReserveBytes  = 256 << 20
+)
+
+// A configError names the file, the key and what would be right.
+type configError struct {
+	File, Key, Problem string
+}
+
+// Error is one line for the operator.
+func (e *configError) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("%s: %s", e.File, e.Problem)
+	}
+	return fmt.Sprintf("%s: %s %s", e.File, e.Key, e.Problem)
+}
+
+// tomlConfig is coordinator.toml as it stands in the file.
+type tomlConfig struct {
+	CoordinatorID   string `toml:"coordinator_id"`
+	LeaseSecs       int64  `toml:"lease_secs"`
+	LowDiskBytes    int64  `toml:"low_disk_reserve_bytes"`
+	ProoflessClient bool   `toml:"proofless"`
+	Witness         struct {
+		Socket    string `toml:"socket"`
+		Authority string `toml:"authority"`
+		WitnessID string `toml:"witness_id"`
+	} `toml:"witness"`
+	Retention struct {
+		OperationResultSecs int64 `toml:"operation_result_secs"`
+		EventBytes          int64 `toml:"event_bytes"`
+		ArtifactBytes       int64 `toml:"artifact_bytes"`
+	} `toml:"retention"`
+	Quota struct {
+		Principal map[string]int64 `toml:"principal"`
+		Server    map[string]int64 `toml:"server"`
+	} `toml:"quota"`
+}
+
+// config is a validated coordinator.toml with paths made absolute.
+type config struct {
+	StateDir      string
+	CoordinatorID frames.CoordinatorID
+	LeaseSecs     uint16
+	LowDiskBytes  uint64
+
+	WitnessSocket string
+	WitnessPin    frames.Fingerprint
+	WitnessID     frames.WitnessID
+
+	OperationResultSecs uint64
+	EventBytes          uint64
+	ArtifactBytes       uint64
+
+	Quotas quota.Limits
+}
+
+// path returns the state directory's file of that name.
+func (c *config) path(name string) string { return filepath.Join(c.StateDir, name) }
+
+// quotaKeys are the configuration names of the aggregate quotas (§2.3 [D-4]).
+var quotaKeys = []struct {
+	key string
+	r   quota.Resource
+}{
+	{"connections", quota.Connections},
+	{"requests", quota.Requests},
+	{"leases", quota.Leases},
+	{"pinned_bytes", quota.PinnedBytes},
+	{"subscriptions", quota.Subscriptions},
+	{"unsent_frames", quota.UnsentFrames},
+	{"unsent_bytes", quota.UnsentBytes},
+	{"pending", quota.Pending},
+}
+
+// loadConfig reads and validates coordinator.toml of a state directory. Values
+// that are wrong are a *[configError], unsafe files a *durable.UnsafeFileError.
+func loadConfig(dir string) (*config, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, configFile)
+	data, err := durable.ReadPrivate(file, maxConfigBytes)
+	if err != nil {
+		return nil, err
+	}
+	return parseConfig(dir, file, data)
+}
+
+func parseConfig(dir, file string, data []byte) (*config, error) {
+	raw := tomlConfig{LeaseSecs: defaultLeaseSecs, LowDiskBytes: defaultReserveBytes}
+	raw.Retention.OperationResultSecs = frames.MinOperationRetained
+	raw.Retention.EventBytes = defaultEventBytes
+	raw.Retention.ArtifactBytes = defaultArtifactBytes
+	md, err := toml.NewDecoder(bytes.NewReader(data)).Decode(&raw)
+	if err != nil {
+		var pe toml.ParseError
+		if errors.As(err, &pe) {
+			return nil, &configError{File: file, Problem: fmt.Sprintf("line %d: %s", pe.Position.Line, pe.Message)}
+		}
+		return nil, &configError{File: file, Problem: err.Error()}
+	}
+	if unknown := md.Undecoded(); len(unknown) > 0 {
+		return nil, &configError{file, unknown[0].String(), "is not a known key; remove it or correct its spelling"}
+	}
+	if raw.ProoflessClient {
+		return nil, &configError{file, "proofless", "asks for connections without a workload proof; there is no such mode, remove the key"}
+	}
+	return raw.validate(dir, file)
+}
+
+// validate turns the file's values into a config, or names the first bad one.
+func (raw *tomlConfig) validate(dir, file string) (*config, error) {
+	c := &config{StateDir: dir, Quotas: quota.Defaults()}
+	bad := func(key, format string, args ...any) error {
+		return &configError{file, key, fmt.Sprintf(format, args...)}
+	}
+	var err error
+	if c.CoordinatorID, err = frames.ParseID[frames.CoordinatorID](raw.CoordinatorID); err != nil {
+		return nil, bad("coordinator_id", "must be 32 hex digits, not all zero")
+	}
+	if raw.LeaseSecs < minLeaseSecs || raw.LeaseSecs > maxLeaseSecs {
+		return nil, bad("lease_secs", "is %d, allowed %d to %d", raw.LeaseSecs, minLeaseSecs, maxLeaseSecs)
+	}
+	c.LeaseSecs = uint16(raw.LeaseSecs)
+	if raw.LowDiskBytes < minReserveBytes {
+		return nil, bad("low_disk_reserve_bytes", "is %d, allowed %d or more", raw.LowDiskBytes, minReserveBytes)
+	}
+	c.LowDiskBytes = uint64(raw.LowDiskBytes)
+	if c.WitnessSocket = raw.Witness.Socket; !filepath.IsAbs(c.WitnessSocket) {
+		return nil, bad("witness.socket", "must be the absolute path of the witness's socket")
+	}
+	if c.WitnessPin, err = handshake.ParseFingerprint(raw.Witness.Authority); err != nil {
+		return nil, bad("witness.authority", "must be sha256: and 64 lowercase hex digits, as `witnessd init` printed it")
+	}
+	if c.WitnessID, err = frames.ParseID[frames.WitnessID](raw.Witness.WitnessID); err != nil {
+		return nil, bad("witness.witness_id", "must be 32 hex digits, as `witnessd init` printed it")
+	}
+	r := raw.Retention
+	if r.OperationResultSecs < frames.MinOperationRetained {
+		return nil, bad("retention.operation_result_secs", "is %d, allowed %d or more", r.OperationResultSecs, frames.MinOperationRetained)
+	}
+	if r.EventBytes < 1 {
+		return nil, bad("retention.event_bytes", "is %d, allowed 1 or more", r.EventBytes)
+	}
+	if r.ArtifactBytes < 1 {
+		return nil, bad("retention.artifact_bytes", "is %d, allowed 1 or more", r.ArtifactBytes)
+	}
+	c.OperationResultSecs, c.EventBytes, c.ArtifactBytes = uint64(r.OperationResultSecs), uint64(r.EventBytes), uint64(r.ArtifactBytes)
+	if err := c.setQuotas("quota.principal", quota.OfPrincipal, raw.Quota.Principal, bad); err != nil {
+		return nil, err
+	}
+	if err := c.setQuotas("quota.server", quota.OfServer, raw.Quota.Server, bad); err != nil {
+		return nil, err
+	}
+	var le *quota.LimitError
+	if err := c.Quotas.Validate(); errors.As(err, &le) {
+		return nil, bad(quotaKey(le.Level, le.Resource), "is %d, allowed %d to %d", le.Have, le.Min, le.Max)
+	}
+	return c, nil
+}
+
+// setQuotas writes the configured values of one level over the defaults.
+func (c *config) setQuotas(table string, level quota.Level, set map[string]int64, bad func(key, format string, args ...any) error) error {
+	left := len(set)
+	for _, k := range quotaKeys {
+		v, ok := set[k.key]
+		if !ok {
+			continue
+		}
+		left--
+		if v < 0 {
+			return bad(table+"."+k.key, "is %d, it must not be negative", v)
+		}
+		c.Quotas[level][k.r] = uint64(v)
+	}
+	if left == 0 {
+		return nil
+	}
+	var known []string
+	for _, k := range quotaKeys {
+		known = append(known, k.key)
+	}
+	for key := range set {
+		if !contains(known, key) {
+			return bad(table+"."+key, "is not a known quota; they are %s", strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+func contains(list []string, s string) bool {
+	for _, v := range list {
+		if v == s {
+			return true
+		}
+	}
+	return false
+}
+
+// quotaKey is the configuration name of one limit.
+func quotaKey(l quota.Level, r quota.Resource) string {
+	for _, k := range quotaKeys {
+		if k.r == r {
+			return "quota." + l.String() + "." + k.key
+		}
+	}
+	return "quota"
+}
+
+// configText renders the commented coordinator.toml that init writes.
+func configText(c *config) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `# coordinator.toml: read once, when coordinatord starts. Unknown keys are refused.
+
+# Who this coordinator is to its clients and its witness. Never change it.
+coordinator_id = "%s"
+
+# How long one certificate of the witness lasts, %d to %d seconds. A coordinator
+# that dies without a clean stop keeps its successor waiting that long.
+lease_secs = %d
+
+# Below this much free disk, work that is new is refused so that cancels,
+# results and activations still fit.
+low_disk_reserve_bytes = %d
+
+# The witness that grants the one lease, and the pins that prove it is the one.
+[witness]
+socket     = %q
+authority  = "%s"
+witness_id = "%s"
+
+# Written into the store when it is made. Afterwards only the CHANGE_RETENTION
+# command changes them; editing them here has no effect on an existing store.
+[retention]
+operation_result_secs = %d   # %d or more
+event_bytes           = %d   # bound of the event log
+artifact_bytes        = %d   # sum of the latest artifact manifests
+
+# Aggregate quotas. A principal's must not be above the server's.
+`, c.CoordinatorID, minLeaseSecs, maxLeaseSecs, c.LeaseSecs, c.LowDiskBytes,
+		c.WitnessSocket, handshake.FormatFingerprint(c.WitnessPin), c.WitnessID,
+		c.OperationResultSecs, frames.MinOperationRetained, c.EventBytes, c.ArtifactBytes)
+	for _, level := range []quota.Level{quota.OfPrincipal, quota.OfServer} {
+		fmt.Fprintf(&b, "[quota.%s]\n", level)
+		for _, k := range quotaKeys {
+			fmt.Fprintf(&b, "# %s = %d\n", k.key, c.Quotas[level][k.r])
+		}
+		b.WriteString("\n")
+	}
+	return b.Bytes()
+}

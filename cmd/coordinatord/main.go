@@ -1,0 +1,82 @@
+// Command coordinatord runs the coordinator endpoint on a state directory:
+// init makes one, serve runs it, verify checks it offline, keys edits the
+// registry of workload keys that may connect.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/cmd/internal/daemon"
+	"coordinator/handshake"
+	"coordinator/server"
+	"coordinator/server/authority"
+	"coordinator/server/store"
+)
+
+func main() {
+	ctx, stop := daemon.Signals(context.Background(), os.Exit)
+	code := daemon.Execute(ctx, newRoot(), os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work"}
+	var state string
+	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
+	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state),
+		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))
+	return root
+}
+
+// stateDir returns the --state flag, which every subcommand needs.
+func stateDir(state *string) (string, error) {
+	if *state == "" {
+		return "", daemon.Usage("--state is missing: name the directory that `coordinatord init` made")
+	}
+	return *state, nil
+}
+
+// coded gives an error of this daemon its exit code.
+func coded(err error) error {
+	var (
+		carried *daemon.Error
+		cfg     *configError
+		corrupt *store.CorruptError
+		schema  *store.SchemaError
+		lease   *authority.LeaseHeldError
+		rolled  *authority.RolledBackError
+	)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &carried): // as of a child process
+		return err
+	case errors.As(err, &cfg), errors.Is(err, server.ErrOtherStore):
+		return daemon.Exit(daemon.ExitConfig, err)
+	case errors.Is(err, store.ErrOutcomeUnknown), errors.Is(err, store.ErrFailed):
+		return daemon.Exit(daemon.ExitWriteFailed, err)
+	case errors.As(err, &schema):
+		return daemon.Exit(daemon.ExitSchema, err)
+	case errors.As(err, &corrupt):
+		return daemon.Exit(daemon.ExitCorrupt, err)
+	case errors.Is(err, store.ErrNoStore):
+		return daemon.Exit(daemon.ExitCorrupt, fmt.Errorf("%w; restore log/ and state.db together from one backup", err))
+	case errors.Is(err, store.ErrInUse):
+		return daemon.Exit(daemon.ExitHeld, err)
+	case errors.As(err, &lease):
+		return daemon.Exit(daemon.ExitLeaseHeld, err)
+	case errors.As(err, &rolled):
+		return daemon.Exit(daemon.ExitRolledBack, err)
+	case errors.Is(err, authority.ErrWitnessUnavailable):
+		return daemon.Exit(daemon.ExitWitness, err)
+	case errors.Is(err, authority.ErrFenced):
+		return daemon.Exit(daemon.ExitFenced, err)
+	}
+	return err
+}
