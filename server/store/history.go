@@ -9,9 +9,11 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 
 	"coordinator/frames"
 )
@@ -82,7 +84,10 @@ func openHistory(path string, readOnly, noSync bool) (*history, error) {
 	})
 	if err != nil {
 		if file != nil {
-			file.Close() // a second close after bbolt's own does no harm
+			// bbolt has closed it, unless a damaged page made it panic: the mapping that it
+			// leaves then would keep the lock.
+			_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
+			file.Close()
 		}
 		return nil, openFault(path, err)
 	}
@@ -107,9 +112,12 @@ func boltOptions(readOnly, noSync bool, file **os.File) *bolt.Options {
 
 func openFault(path string, err error) error {
 	var damaged *CorruptError
+	var errno syscall.Errno
 	switch {
 	case errors.As(err, &damaged):
 		return err
+	case errors.As(err, &errno):
+		return ioError("open", path, err)
 	case errors.Is(err, bolt.ErrTimeout):
 		return fmt.Errorf("store: %s: %w", path, ErrInUse)
 	case errors.Is(err, bolt.ErrVersionMismatch):
@@ -117,7 +125,7 @@ func openFault(path string, err error) error {
 	case errors.Is(err, bolt.ErrInvalid), errors.Is(err, bolt.ErrChecksum):
 		return &CorruptError{File: path, Offset: 0, Problem: "both meta pages are damaged", Err: err}
 	}
-	return ioError("open", path, err)
+	return &CorruptError{File: path, Offset: -1, Problem: "bbolt cannot open it", Err: err}
 }
 
 // checkLength refuses a file that is shorter than its pages: reading it would fault.

@@ -30,7 +30,7 @@ type Store struct {
 	job            *checkpoint // under way
 	dropped        uint64      // finished checkpoints whose overlay is gone
 	lastCheckpoint time.Duration
-	clean          bool        // the log ends in the mark of an orderly Close
+	clean          bool // the log ends in the mark of an orderly Close
 
 	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.
 	carried map[Key]uint64
