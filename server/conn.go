@@ -312,6 +312,10 @@ func (c *conn) readLoop() error {
 		if !c.lanes.waitRoom(c.gone) {
 			return errAborted
 		}
+		if c.hasFailed() { // another goroutine ended it
+			io.Copy(io.Discard, in) //nolint:errcheck // ends with the connection
+			return errAborted
+		}
 		req, err := c.readFrame(in, &header)
 		var refused *frames.Refusal
 		if errors.As(err, &refused) {
@@ -380,6 +384,16 @@ func (c *conn) fail(req frames.RequestID, r *frames.Refusal) {
 		c.lanes.putFinal(c.errorFrame(req, r.Code, r.Message))
 		close(c.failed)
 	})
+}
+
+// hasFailed reports whether the last frame is queued.
+func (c *conn) hasFailed() bool {
+	select {
+	case <-c.failed:
+		return true
+	default:
+		return false
+	}
 }
 
 // errorFrame encodes a COORD_ERROR whose text fits the selected frame cap [D-40].

@@ -15,6 +15,8 @@ const (
 	// batchBytes bounds what one write carries, and so what a stalled peer can
 	// hold of requests that no longer count as outstanding [D-27].
 	batchBytes = 64 << 10
+	// batchFrames keeps a batch within what one writev takes.
+	batchFrames = 512
 	// spareReplies is how many refusals may wait beside the replies of charged
 	// requests before the reader stops reading.
 	spareReplies = 64
@@ -131,7 +133,7 @@ func (l *lanes) take(batch []outgoing) (out []outgoing, done bool, err error) {
 		return batch, l.last && len(l.replies) == 0, nil
 	}
 	n, size := 0, 0
-	for n < len(l.replies) && (n == 0 || size+len(l.replies[n].frame) <= batchBytes) {
+	for n < min(len(l.replies), batchFrames) && (n == 0 || size+len(l.replies[n].frame) <= batchBytes) {
 		size += len(l.replies[n].frame)
 		n++
 	}

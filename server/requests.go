@@ -56,6 +56,9 @@ func (r *request) answer(sent func(), fs ...frames.Frame) error {
 // fatal ends the connection instead.
 func (r *request) refuse(err error) {
 	c := r.c
+	if c.ctx.Err() != nil {
+		return // nobody is there to be told
+	}
 	err = c.serverError(err)
 	var refused *frames.Refusal
 	if !errors.As(err, &refused) {

@@ -23,6 +23,7 @@ import (
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 	"coordinator/internal/sock"
+	"coordinator/server/quota"
 	"coordinator/server/store"
 	"coordinator/server/work"
 	"coordinator/witness"
@@ -45,6 +46,21 @@ type rig struct {
 	cancel context.CancelFunc
 	done   chan error
 	info   Info
+	srv    *Server // of the running coordinator
+}
+
+func (r *rig) server() *Server { return r.srv }
+
+const quotaRequests = quota.Requests
+
+// smallQuotas are limits that a test reaches: two connections and four requests.
+func smallQuotas(t *testing.T) quota.Limits {
+	t.Helper()
+	l := quota.Defaults()
+	l[quota.OfPrincipal][quota.Connections] = 2
+	l[quota.OfConnection][quota.Requests] = 4
+	require.NoError(t, l.Validate())
+	return l
 }
 
 // newRig makes the directories, keys and an empty store.
@@ -126,6 +142,7 @@ func (r *rig) start() {
 	ready := make(chan Info, 1)
 	o := r.opts
 	o.Ready = func(i Info) { ready <- i }
+	o.built = func(s *Server) { r.srv = s }
 	var ctx context.Context
 	ctx, r.cancel = context.WithCancel(context.Background())
 	r.done = make(chan error, 1)

@@ -58,6 +58,8 @@ type Options struct {
 	Progress func(string)
 	// Ready is called once the endpoint serves. Nil is ignored.
 	Ready func(Info)
+
+	built func(*Server) // for tests of this package
 }
 
 // Info says what serves where.
@@ -104,7 +106,8 @@ type Server struct {
 	quotas    *quota.Server
 	handshake *handshake.Server
 	registry  *handshake.Registry
-	following context.Context // owned by the registry's goroutine: ends with it
+	pin       frames.Fingerprint // of the authority key
+	following context.Context    // owned by the registry's goroutine: ends with it
 
 	// broken gets the first error that no connection can be served after.
 	broken chan error

@@ -89,9 +89,9 @@ func openStore(o Options) (*store.Store, error) {
 
 // serveStore goes on from a validated store: keys, lease, install, service.
 func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.Store) error {
-	s := &Server{
-		clock: o.Clock, log: o.Logger, offer: frames.ReferenceLimits(), store: st,
-		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}),
+	s, err := newServer(o, st)
+	if err != nil {
+		return err
 	}
 	key, err := handshake.LoadKey(o.path(AuthorityKeyFile))
 	if err != nil {
@@ -102,9 +102,6 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 		OnChange: func(snap handshake.Snapshot) { s.syncCredentials(s.following, snap) },
 	})
 	if err != nil {
-		return err
-	}
-	if s.quotas, err = quota.New(o.Quotas); err != nil {
 		return err
 	}
 	wit, err := o.Witness()
@@ -119,6 +116,28 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 	if err != nil {
 		return err
 	}
+	s.activate(o, act, key)
+	if o.built != nil {
+		o.built(s)
+	}
+	return s.live(ctx, o, lock, wit, act)
+}
+
+// newServer is what needs no authority yet.
+func newServer(o Options, st *store.Store) (*Server, error) {
+	quotas, err := quota.New(o.Quotas)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{
+		clock: o.Clock, log: o.Logger, offer: frames.ReferenceLimits(), store: st, quotas: quotas,
+		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}),
+	}, nil
+}
+
+// activate puts a granted activation in front of everything that acts.
+func (s *Server) activate(o Options, act *authority.Activation, key *handshake.Key) {
+	s.pin = handshake.FingerprintOf(key.Public())
 	s.fence = authority.NewFence(act, o.Clock)
 	s.handshake = &handshake.Server{
 		Service: handshake.Service{
@@ -127,7 +146,7 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 		Authority: key, Incarnation: act.Certificate.IncarnationID, Registry: s.registry, Rand: o.Rand, Clock: o.Clock,
 	}
 	s.writer = commit.New(commit.Options{
-		Store: st, Fence: s.fence, Clock: o.Clock, Rand: o.Rand, Logger: o.Logger,
+		Store: s.store, Fence: s.fence, Clock: o.Clock, Rand: o.Rand, Logger: o.Logger,
 		Publish:    s.published,
 		QueueLimit: int(o.Quotas[quota.OfServer][quota.Requests]),
 		MaxPayload: int(s.offer.TypedPayload),
@@ -136,7 +155,6 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 	s.streams = stream.New(stream.Options{
 		Clock: o.Clock, Rand: o.Rand, Do: s.writer.Do, Guard: s.fence.Guard(), Logger: o.Logger,
 	})
-	return s.live(ctx, o, lock, wit, act, handshake.FingerprintOf(key.Public()))
 }
 
 // A task is one goroutine of the server with its own end.
@@ -165,7 +183,7 @@ func (t *task) stop() error {
 }
 
 // live runs an activated coordinator: install, bind, serve, stop.
-func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit witness.Authority, act *authority.Activation, pin frames.Fingerprint) error {
+func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit witness.Authority, act *authority.Activation) error {
 	keeper := authority.NewKeeper(authority.KeeperOptions{
 		Fence: s.fence, Authority: wit, Clock: o.Clock, Lock: lock, LeaseSeconds: o.LeaseSeconds,
 		OnRenewed: s.announce, Logger: o.Logger,
@@ -185,7 +203,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		accepting := start(func(ctx context.Context) error { return s.acceptLoop(ctx, listener) })
 		o.Logger.Info("serving", "socket", o.path(SocketFile), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
 		if o.Ready != nil {
-			o.Ready(Info{Socket: o.path(SocketFile), Fingerprint: pin, Certificate: act.Certificate})
+			o.Ready(Info{Socket: o.path(SocketFile), Fingerprint: s.pin, Certificate: act.Certificate})
 		}
 		err = s.wait(ctx, writing, accepting)
 		accepting.cancel()

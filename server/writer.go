@@ -3,6 +3,9 @@ package server
 import (
 	"errors"
 	"net"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"coordinator/frames"
 	"coordinator/server/authority"
@@ -36,8 +39,8 @@ func (c *conn) writeLoop() error {
 			}
 			continue
 		}
-		switch err := c.writeBatch(batch); {
-		case errors.Is(err, authority.ErrFenced):
+		switch begun, err := c.writeBatch(batch); {
+		case errors.Is(err, authority.ErrFenced) && !begun:
 			return c.writeFenced()
 		case err != nil:
 			return err
@@ -48,11 +51,12 @@ func (c *conn) writeLoop() error {
 	}
 }
 
-// writeBatch hands whole frames to the transport in one vectored write.
-func (c *conn) writeBatch(batch []outgoing) error {
+// writeBatch hands whole frames to the transport in one vectored write. begun
+// says that part of a frame may be out, so that no other frame can follow.
+func (c *conn) writeBatch(batch []outgoing) (begun bool, err error) {
 	leave, err := c.gate()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer leave()
 	if g := c.grant.Load(); g != nil && g.Err(c.srv.clock.Now()) != nil {
@@ -62,7 +66,7 @@ func (c *conn) writeBatch(batch []outgoing) error {
 		if err == nil {
 			err = errGrantEnded
 		}
-		return err
+		return true, err
 	}
 	bufs := make(net.Buffers, 0, len(batch))
 	for _, o := range batch {
@@ -73,8 +77,58 @@ func (c *conn) writeBatch(batch []outgoing) error {
 			bufs = append(bufs, o.frame)
 		}
 	}
-	_, err = bufs.WriteTo(c.nc)
+	return true, c.push(bufs)
+}
+
+// push writes whole frames. On a socket it makes the system calls itself, so
+// that the fence is checked before each of them: a write that waited for a slow
+// peer, or a process that was stopped in it, does not go on past the deadline.
+func (c *conn) push(bufs net.Buffers) error {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		_, err := bufs.WriteTo(c.nc)
+		return err
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) (done bool) {
+		for len(bufs) > 0 {
+			if failed = c.srv.fence.Check(); errors.Is(failed, authority.ErrFenced) {
+				return true
+			}
+			failed = nil
+			n, err := unix.Writev(int(fd), bufs)
+			switch {
+			case errors.Is(err, unix.EAGAIN):
+				return false
+			case errors.Is(err, unix.EINTR):
+			case err != nil:
+				failed = err
+				return true
+			default:
+				consume(&bufs, n)
+			}
+		}
+		return true
+	})
+	if failed != nil {
+		return failed
+	}
 	return err
+}
+
+// consume drops the first n bytes.
+func consume(bufs *net.Buffers, n int) {
+	for len(*bufs) > 0 && n >= len((*bufs)[0]) {
+		n -= len((*bufs)[0])
+		*bufs = (*bufs)[1:]
+	}
+	if n > 0 {
+		(*bufs)[0] = (*bufs)[0][n:]
+	}
 }
 
 // gate enters the fence, waiting while the clocks have diverged [D-9]. It
