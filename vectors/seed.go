@@ -31,17 +31,22 @@ const (
 func Seed(f *testing.F, families ...string) {
 	f.Helper()
 	for _, family := range families {
-		n := 0
-		for _, s := range Load(f) {
-			s.seeds(family, func(b []byte) {
-				n++
-				f.Add(b)
-			})
-		}
-		if n == 0 {
-			f.Fatalf("vectors: no seed of family %q", family)
+		for _, b := range Seeds(f, family) {
+			f.Add(b)
 		}
 	}
+}
+
+// Seeds returns the bytes of one family. A family without seeds fails t.
+func Seeds(t testing.TB, family string) (all [][]byte) {
+	t.Helper()
+	for _, s := range Load(t) {
+		s.seeds(family, func(b []byte) { all = append(all, b) })
+	}
+	if len(all) == 0 {
+		t.Fatalf("vectors: no seed of family %q", family)
+	}
+	return all
 }
 
 // seeds calls add for each seed of a family.
