@@ -47,8 +47,11 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, leases, want)
 
-		harmless := 0
+		harmless, live := 0, livePages(t, file)
 		for at := range file {
+			if !live[at/os.Getpagesize()] && at%16 != n%16 {
+				continue // nothing reads these: a sample is enough
+			}
 			bit := byte(1) << (at % 8)
 			file[at] ^= bit
 			head, got, err := parseLedger(file)
@@ -57,14 +60,32 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 				if !reflect.DeepEqual(got, want) || head.Witness != testWitness {
 					t.Fatalf("%d leases: flip at %d changed the content unseen", n, at)
 				}
-				if harmless%2999 == 0 { // what was let through must also be safe to go on with
+				if harmless%499 == 0 { // what was let through must also be safe to go on with
 					requireUsable(t, file, want)
 				}
 			}
 			file[at] ^= bit
 		}
+		require.Greater(t, len(live), 3, "meta, freelist and data pages are live")
 		require.Less(t, harmless, len(file)-150*n, "flips in live pages must have been seen")
 	}
+}
+
+// livePages are the pages that bbolt would read.
+func livePages(t *testing.T, file []byte) map[int]bool {
+	t.Helper()
+	r := &boltReader{buf: file, seen: map[uint64]bool{0: true, 1: true}}
+	m, err := r.metas()
+	require.NoError(t, err)
+	var root, pairs []boltPair
+	var buckets []bool
+	require.NoError(t, r.walk(m.root, 0, &root, &buckets))
+	require.NoError(t, r.bucket(root[0].value, &pairs, &buckets))
+	live := map[int]bool{int(m.freelist): true}
+	for id := range r.seen {
+		live[int(id)] = true
+	}
+	return live
 }
 
 // requireUsable opens a file image, grants once and checks that everything is still there.
@@ -207,28 +228,4 @@ func TestCheckerAgreesWithBolt(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	require.NoError(t, db.Close())
-}
-
-func FuzzStateFile(f *testing.F) {
-	dir, _ := grownState(f, 1)
-	file, err := os.ReadFile(filepath.Join(dir, stateFile))
-	require.NoError(f, err)
-	f.Add(file)
-	f.Add(file[:9000])
-	f.Fuzz(func(t *testing.T, b []byte) {
-		_, leases, err := parseLedger(b)
-		if err != nil {
-			return
-		}
-		for id, l := range leases {
-			value, err := seal(id[:], l)
-			if err != nil {
-				t.Fatal(err)
-			}
-			again := new(lease)
-			if err := unseal(id[:], value, again); err != nil || *again != *l {
-				t.Fatalf("%+v came back as %+v, %v", l, again, err)
-			}
-		}
-	})
 }

@@ -158,7 +158,7 @@ func (c *conn) watch(ctx context.Context) error {
 	clk := c.srv.opt.Clock
 	start := clk.Now().Boot
 	st, deadline := stageNew, start+firstFrameWait
-	var pinged int64            // value of c.heard that a ping was sent for
+	pinged := int64(-1)         // value of c.heard that a ping was sent for
 	var revoked <-chan struct{} // nil until there is a grant
 	t := clk.NewTimer(firstFrameWait)
 	defer t.Stop()
