@@ -90,7 +90,7 @@ type conn struct {
 	grant   atomic.Pointer[handshake.Grant] // nil before COORD_HELLO_OK
 	heardAt atomic.Int64                    // boot reading of the last bytes read
 	first   atomic.Bool                     // a whole frame has been read
-	asked   atomic.Int64                    // boot reading at which the challenge was queued, 0 before
+	asked   atomic.Int64                    // boot reading at which the challenge was queued, negative before
 
 	mu       sync.Mutex
 	occupied map[frames.RequestID]struct{} // guarded by mu: requests without a terminal reply
@@ -101,7 +101,7 @@ type conn struct {
 
 func newConn(s *Server, nc net.Conn, ch handshake.Channel, id uint64) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &conn{
+	c := &conn{
 		srv: s, nc: nc, channel: ch,
 		log:   s.log.With("conn", id),
 		lanes: newLanes(int(s.quotas.Limits()[quota.OfConnection][quota.Requests]) + spareReplies),
@@ -110,6 +110,8 @@ func newConn(s *Server, nc net.Conn, ch handshake.Channel, id uint64) *conn {
 		welcomed: make(chan struct{}),
 		occupied: make(map[frames.RequestID]struct{}),
 	}
+	c.asked.Store(-1)
+	return c
 }
 
 // serve runs the connection and returns once its goroutines have ended.
@@ -246,7 +248,7 @@ func untilExpiry(g *handshake.Grant, now clock.Reading) time.Duration {
 
 func (c *conn) tickHello(now, accepted time.Duration) (time.Duration, error) {
 	deadline := accepted + helloTime
-	if asked := time.Duration(c.asked.Load()); asked != 0 {
+	if asked := time.Duration(c.asked.Load()); asked >= 0 {
 		deadline = min(deadline, asked+responseTime)
 	} else if !c.first.Load() {
 		deadline = min(deadline, accepted+firstFrameTime)

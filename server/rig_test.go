@@ -51,7 +51,13 @@ type rig struct {
 
 func (r *rig) server() *Server { return r.srv }
 
-const quotaRequests = quota.Requests
+const (
+	quotaRequests = quota.Requests
+	quotaPinned   = quota.PinnedBytes
+	reservation   = quota.Reservation
+)
+
+func principalOf(p *peer) quota.Principal { return quota.Principal(p.ok.Grant.KeyID) }
 
 // smallQuotas are limits that a test reaches: two connections and four requests.
 func smallQuotas(t *testing.T) quota.Limits {
@@ -183,7 +189,7 @@ type peer struct {
 // hello is a well-formed COORD_HELLO without its offer.
 func baseHello() frames.CoordHello {
 	return frames.CoordHello{
-		Version: frames.CurrentVersion(), Name: "test", Offered: work.Capabilities, Limits: frames.ReferenceLimits(),
+		Version: frames.CurrentVersion(), Name: "test", Offered: frames.CapAdministration | frames.CapObjectiveLifecycle, Limits: frames.ReferenceLimits(),
 	}
 }
 
