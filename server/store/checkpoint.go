@@ -230,14 +230,19 @@ func (s *Store) takeOver(job *checkpoint) {
 	}
 }
 
-// maintain takes a finished checkpoint over and starts the next one when it is due. It
-// waits only when the disk is so far behind that memory would fill. Writer only.
-func (s *Store) maintain() {
+// pickUp takes a finished checkpoint over. Writer only.
+func (s *Store) pickUp() {
 	select {
 	case job := <-s.finished:
 		s.takeOver(job)
 	default:
 	}
+}
+
+// maintain takes a finished checkpoint over and starts the next one when it is due. It
+// waits only when the disk is so far behind that memory would fill. Writer only.
+func (s *Store) maintain() {
+	s.pickUp()
 	if s.clean {
 		return // nothing was committed since Open, and the clean mark must stay true
 	}

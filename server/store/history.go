@@ -13,6 +13,7 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
 	"golang.org/x/sys/unix"
 
 	"coordinator/frames"
@@ -118,11 +119,11 @@ func openFault(path string, err error) error {
 		return err
 	case errors.As(err, &errno):
 		return ioError("open", path, err)
-	case errors.Is(err, bolt.ErrTimeout):
+	case errors.Is(err, berrors.ErrTimeout):
 		return fmt.Errorf("store: %s: %w", path, ErrInUse)
-	case errors.Is(err, bolt.ErrVersionMismatch):
+	case errors.Is(err, berrors.ErrVersionMismatch):
 		return &CorruptError{File: path, Offset: 0, Problem: "the file is of another version of its format", Err: err}
-	case errors.Is(err, bolt.ErrInvalid), errors.Is(err, bolt.ErrChecksum):
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum):
 		return &CorruptError{File: path, Offset: 0, Problem: "both meta pages are damaged", Err: err}
 	}
 	return &CorruptError{File: path, Offset: -1, Problem: "bbolt cannot open it", Err: err}
@@ -140,7 +141,7 @@ func (h *history) checkLength(size int64) error {
 
 func (h *history) view(f func(*bolt.Tx) error) error {
 	err := guard(h.path, func() error { return h.db.View(f) })
-	if errors.Is(err, bolt.ErrDatabaseNotOpen) {
+	if errors.Is(err, berrors.ErrDatabaseNotOpen) {
 		return ErrClosed
 	}
 	return err
@@ -157,6 +158,17 @@ func (h *history) update(f func(*bolt.Tx) error) error {
 
 func (h *history) close() error {
 	return guard(h.path, func() error { return ioError("close", h.path, h.db.Close()) })
+}
+
+// sizes are the bytes of all pages and of the free ones.
+func (h *history) sizes() (total, free int64, err error) {
+	err = h.view(func(tx *bolt.Tx) error {
+		total = tx.Size()
+		stats := h.db.Stats()
+		free = int64(stats.FreePageN+stats.PendingPageN) * int64(h.db.Info().PageSize)
+		return nil
+	})
+	return total, free, err
 }
 
 // bucket returns a bucket that every state.db has.

@@ -119,13 +119,13 @@ func (s *Store) Prefetch(refs []frames.ObjectRef) (*Loaded, error) {
 
 // Begin starts a transaction and ends the one before. Writer only.
 func (s *Store) Begin() *Tx {
-	s.maintain()
+	s.pickUp()
 	s.tx.reset(s)
 	return &s.tx
 }
 
-// Maintain does what Begin does beside starting a transaction: it takes over a finished
-// checkpoint and begins the next when it is due. For a writer that has nothing to commit.
+// Maintain does what Commit does after a commit: it takes over a finished checkpoint and
+// begins the next when it is due. For a writer that has nothing to commit. Writer only.
 func (s *Store) Maintain() { s.maintain() }
 
 // Commit makes the transaction durable and then visible: one record, one flush, then the
@@ -285,11 +285,7 @@ func (s *Store) settle() error {
 		return nil
 	}
 	for range 2 { // the one under way, and what came after it
-		select {
-		case job := <-s.finished:
-			s.takeOver(job)
-		default:
-		}
+		s.pickUp()
 		if s.job == nil && !s.startCheckpoint() {
 			break
 		}
@@ -309,6 +305,32 @@ func (s *Store) settle() error {
 func (s *Store) release() error {
 	s.fail(ErrClosed)
 	return errors.Join(s.log.close(), s.hist.close())
+}
+
+// Stats are sizes that an operator wants to see.
+type Stats struct {
+	LogBytes    int64 // of all segments, their unused ends included
+	LogSegments int
+	StateBytes  int64 // of the pages of state.db
+	FreeBytes   int64 // of those, unused
+	OpenCuts    int
+}
+
+// Stats returns the current sizes.
+func (s *Store) Stats() (Stats, error) {
+	var st Stats
+	s.log.mu.RLock()
+	st.LogSegments = len(s.log.segs)
+	for _, seg := range s.log.segs {
+		st.LogBytes += seg.size
+	}
+	s.log.mu.RUnlock()
+	s.cuts.mu.Lock()
+	st.OpenCuts = len(s.cuts.open)
+	s.cuts.mu.Unlock()
+	var err error
+	st.StateBytes, st.FreeBytes, err = s.hist.sizes()
+	return st, err
 }
 
 func logPath(dir string) string   { return filepath.Join(dir, logName) }
