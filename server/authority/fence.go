@@ -79,12 +79,11 @@ func (f *Fence) exit() {
 }
 
 func (f *Fence) checkLocked(now clock.Reading) error {
+	was := f.lease.diverged
 	err := f.lease.Check(now)
-	switch {
-	case err == nil:
-	case f.lease.Fenced() != nil:
+	if f.lease.Fenced() != nil {
 		f.closeLocked()
-	default:
+	} else if err != nil && !was {
 		select {
 		case f.urgent <- struct{}{}: // wakes the keeper to renew at once
 		default:

@@ -61,8 +61,8 @@ func NewKeeper(o KeeperOptions) *Keeper {
 	return &Keeper{o: o, notified: o.Fence.Current().ExpiresAt}
 }
 
-// Run keeps the lease until ctx is cancelled (nil) or the fence closes (its final error).
-// It starts nothing that outlives it.
+// Run keeps the lease until ctx is cancelled or [Fence.Stop] is called (nil), or until the
+// fence closes for another reason (its final error). It starts nothing that outlives it.
 func (k *Keeper) Run(ctx context.Context) error {
 	timer := k.o.Clock.NewTimer(0)
 	defer timer.Stop()
@@ -81,9 +81,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		}
 		renewAt, deadline := k.o.Fence.schedule()
 		if due := max(renewAt, k.retryAt); now.Boot >= due {
-			if err := k.renew(ctx, deadline-now.Boot); err != nil {
-				return err
-			}
+			k.renew(ctx, deadline-now.Boot)
 		}
 		timer.Reset(k.pause())
 	}
@@ -96,12 +94,11 @@ func (k *Keeper) pause() time.Duration {
 	return max(0, min(watchEvery, max(renewAt, k.retryAt)-now, deadline-now))
 }
 
-// renew makes one attempt. Its error is final.
-func (k *Keeper) renew(ctx context.Context, left time.Duration) error {
+// renew makes one attempt. What is final about its outcome, Run finds at the fence.
+func (k *Keeper) renew(ctx context.Context, left time.Duration) {
 	if err := k.o.Lock.Check(); err != nil {
-		k.o.Logger.Error("store lock check failed", "err", err)
 		k.o.Fence.Close(fmt.Errorf("%w: %w", ErrLockLost, err))
-		return k.fenced()
+		return
 	}
 	attempt := min(left, time.Duration(k.o.LeaseSeconds)*time.Second/attemptFraction)
 	rctx, cancel := withTimeout(ctx, k.o.Clock, attempt)
@@ -109,19 +106,17 @@ func (k *Keeper) renew(ctx context.Context, left time.Duration) error {
 	sent := k.o.Clock.Now()
 	cert, err := k.o.Authority.Renew(rctx, k.o.Fence.Current(), k.o.LeaseSeconds)
 	var refused *witness.RefusedError
-	switch {
-	case errors.As(err, &refused) && refused.Code == frames.CodeStaleAuthority:
+	if errors.As(err, &refused) && refused.Code == frames.CodeStaleAuthority {
 		k.o.Fence.Close(ErrSuperseded)
-		return k.fenced()
-	case err != nil:
-		return k.unanswered(ctx, err)
+		return
 	}
-	later, err := k.o.Fence.renewed(cert, sent)
-	if errors.Is(err, ErrFenced) {
-		return k.fenced()
+	later := false
+	if err == nil {
+		later, err = k.o.Fence.renewed(cert, sent)
 	}
 	if err != nil {
-		return k.unanswered(ctx, err)
+		k.unanswered(sent, err)
+		return
 	}
 	k.backoff, k.retryAt = 0, 0
 	if later && cert.ExpiresAt > k.notified {
@@ -130,25 +125,23 @@ func (k *Keeper) renew(ctx context.Context, left time.Duration) error {
 			k.o.OnRenewed(cert)
 		}
 	}
-	return nil
 }
 
-// unanswered plans the next attempt after one that proves nothing.
-func (k *Keeper) unanswered(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil // Run sees it next
-	}
-	now := k.o.Clock.Now().Boot
+// unanswered plans the next attempt after one that was sent at sent and proves nothing. The
+// pause counts from there: an attempt that took its whole time is followed at once.
+func (k *Keeper) unanswered(sent clock.Reading, err error) {
 	_, deadline := k.o.Fence.schedule()
 	k.backoff = min(max(2*k.backoff, firstBackoff), maxBackoff)
-	k.retryAt = now + k.backoff
-	k.o.Logger.Warn("lease renewal got no answer", "err", err, "deadline_in", max(0, deadline-now))
-	return nil
+	k.retryAt = sent.Boot + k.backoff
+	k.o.Logger.Warn("lease renewal got no answer", "err", err, "deadline_in", max(0, deadline-k.o.Clock.Now().Boot))
 }
 
-// fenced logs and returns the final error.
+// fenced logs and returns the final error; a stop of our own is none.
 func (k *Keeper) fenced() error {
 	err := k.o.Fence.Err()
+	if errors.Is(err, ErrStopped) {
+		return nil
+	}
 	k.o.Logger.Error("fenced", "err", err)
 	return err
 }

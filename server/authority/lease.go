@@ -32,9 +32,9 @@ type Lease struct {
 	length   time.Duration // expires_at - issued_at
 	fenced   error         // final once set; wraps ErrFenced
 	diverged bool
-	// divergedAt is the boot reading at which the divergence was seen last. Only a
-	// renewal sent at or after it clears it.
-	divergedAt time.Duration
+	// seen is when the clocks were last seen to have moved apart, from the pair that counts
+	// or again from here. Only a renewal sent at or after it ends the divergence.
+	seen clock.Reading
 }
 
 // NewLease starts the lease that cert grants to a request sent at the reading sent.
@@ -71,20 +71,24 @@ func (l *Lease) RenewAt() time.Duration {
 // Check reports whether the process may act at now: nil, [ErrDiverged], or an error that
 // wraps [ErrFenced] and stays.
 func (l *Lease) Check(now clock.Reading) error {
-	if l.fenced != nil {
-		return l.fenced
+	if err := l.alive(now); err != nil {
+		return err
 	}
-	if now.Boot >= l.Deadline() {
-		l.Fence(ErrLeaseEnded)
-		return l.fenced
-	}
-	if apart(l.sent, now) {
-		l.diverged, l.divergedAt = true, now.Boot
+	if !l.diverged && apart(l.sent, now) || l.diverged && apart(l.seen, now) {
+		l.diverged, l.seen = true, now
 	}
 	if l.diverged {
 		return ErrDiverged
 	}
 	return nil
+}
+
+// alive fences at the deadline and gives the final error, if any.
+func (l *Lease) alive(now clock.Reading) error {
+	if l.fenced == nil && now.Boot >= l.Deadline() {
+		l.Fence(ErrLeaseEnded)
+	}
+	return l.fenced
 }
 
 // apart reports whether wall clock and BOOTTIME have advanced by amounts that differ too
@@ -98,7 +102,7 @@ func apart(from, now clock.Reading) bool {
 // Epoch, activation, token and holder must be those in force. An answer that comes after
 // the deadline comes too late and fences.
 func (l *Lease) Renewed(cert frames.Certificate, sent, now clock.Reading) error {
-	if err := l.Check(now); l.fenced != nil {
+	if err := l.alive(now); err != nil {
 		return err
 	}
 	if err := sameAuthority(l.cert, cert); err != nil {
@@ -109,13 +113,10 @@ func (l *Lease) Renewed(cert frames.Certificate, sent, now clock.Reading) error 
 		return err
 	}
 	l.cert, l.sent, l.length = cert, sent, length
-	if l.diverged && sent.Boot >= l.divergedAt {
+	if l.diverged && sent.Boot >= l.seen.Boot {
 		l.diverged = false
 	}
-	if err := l.Check(now); l.fenced != nil {
-		return err
-	}
-	return nil
+	return l.alive(now)
 }
 
 // sameAuthority refuses a certificate that is not a renewal of have.

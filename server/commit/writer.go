@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -28,8 +29,9 @@ type Writer struct {
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
 
-	held  []*item // owned by the stepping goroutine: taken and not yet built
-	round *round  // owned by the stepping goroutine: durable, not yet published
+	held     []*item // owned by the stepping goroutine: taken and not yet built
+	round    *round  // owned by the stepping goroutine: durable, not yet published
+	retained bool    // owned by the stepping goroutine: the store knows how much log to keep
 }
 
 // An item is a proposal or an amendment in the queue.
@@ -49,7 +51,7 @@ func New(o Options) *Writer {
 		o.QueueLimit = DefaultQueueLimit
 	}
 	if o.Publish == nil {
-		o.Publish = func(Published) {}
+		o.Publish = func(store.Batch) {}
 	}
 	if o.LowDisk == nil {
 		o.LowDisk = func() bool { return false }
@@ -183,6 +185,8 @@ func (w *Writer) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-w.o.Store.Done(): // a checkpoint met a failure
+			return fmt.Errorf("store: %w", w.o.Store.Err())
 		case <-changed:
 			if err := w.o.Fence.Check(); errors.Is(err, authority.ErrFenced) {
 				return err
@@ -252,6 +256,11 @@ func (w *Writer) reply(it *item, r reply) {
 // authority.ErrDiverged, keeps everything, and goes on where it was when it is called
 // again; every other error is final. Run is a loop around it; a simulation calls it alone.
 func (w *Writer) Step() (worked bool, err error) {
+	if !w.retained {
+		if err := w.retain(); err != nil {
+			return false, err
+		}
+	}
 	if w.round != nil {
 		if err := w.publish(); err != nil {
 			return false, err
