@@ -104,7 +104,7 @@ func (a *changeRetention) apply(t *txn) (success, error) {
 		return success{}, err
 	}
 	t.silent = append(t.silent, ch)
-	return success{kind: frames.ResultNone}, nil
+	return noResult(), nil
 }
 
 // ActivationChange builds the next version of the ACTIVATION record (§7.1 [D-14]) for cert,

@@ -72,3 +72,6 @@ func objectResult(ref frames.ObjectRef) (success, error) {
 	}
 	return success{kind: frames.ResultObjectRef, payload: raw}, nil
 }
+
+// noResult is a NONE result, in the form that it decodes to.
+func noResult() success { return success{kind: frames.ResultNone, payload: []byte{}} }

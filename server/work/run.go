@@ -89,5 +89,5 @@ func (a *moveRun) apply(t *txn) (success, error) {
 	if err := t.put(frames.EventRunChanged, true, Stored{Record: record, Annex: stored.Annex}); err != nil {
 		return success{}, err
 	}
-	return success{kind: frames.ResultNone}, nil
+	return noResult(), nil
 }

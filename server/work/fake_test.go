@@ -1,0 +1,182 @@
+package work
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+// state is a View that applies changes to a map, and checks as it goes what every
+// transaction must obey.
+type state struct {
+	t    testing.TB
+	rows map[frames.ObjectRef]Stored
+	live map[frames.ObjectRef]bool
+	head frames.EventCut
+	ids  uint64
+	env  Env // Head, NewEventID and Epoch are filled in
+}
+
+func newState(t testing.TB) *state {
+	s := &state{t: t, rows: map[frames.ObjectRef]Stored{}, live: map[frames.ObjectRef]bool{}}
+	genesis, err := GenesisRetention(frames.Retention{
+		OperationResultSecs: DefaultOperationResultSecs, EventBytes: DefaultEventBytes, ArtifactBytes: DefaultArtifactBytes,
+	})
+	require.NoError(t, err)
+	s.rows[genesis.Ref()] = genesis.Stored
+	return s
+}
+
+func (s *state) Record(ref frames.ObjectRef) (Stored, bool, error) {
+	r, ok := s.rows[ref]
+	return r, ok, nil
+}
+
+// do parses and applies a command as the writer does.
+func (s *state) do(cmd *frames.CoordCommand, from Viewer) (Outcome, error) {
+	s.t.Helper()
+	c, err := Parse(cmd, from, frames.MaxTypedPayload)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return s.apply(c)
+}
+
+func (s *state) apply(c *Command) (Outcome, error) {
+	s.t.Helper()
+	env := s.env
+	env.Head, env.Epoch = s.head, 3
+	if env.Now == 0 {
+		env.Now = 1_800_000_000
+	}
+	env.NewEventID = func() (frames.EventID, error) {
+		s.ids++
+		var id frames.EventID
+		binary.BigEndian.PutUint64(id[:], s.ids)
+		return id, nil
+	}
+	out, err := Apply(s, c, env)
+	if err != nil {
+		require.Empty(s.t, out, "a refused command leaves nothing")
+		return out, err
+	}
+	if out.Duplicate {
+		require.Empty(s.t, out.Changes)
+		return out, nil
+	}
+	s.commit(c, out)
+	return out, nil
+}
+
+// commit checks the shape of an outcome and takes it over.
+func (s *state) commit(c *Command, out Outcome) {
+	s.t.Helper()
+	refs := c.Refs()
+	events, silent := 0, false
+	for _, ch := range out.Changes {
+		require.Contains(s.t, refs, ch.Ref(), "it was prefetched")
+		require.EqualValues(s.t, s.rows[ch.Ref()].Record.Revision+1, ch.Record.Revision, "exact-next revision")
+		_, err := ch.Record.DecodePayload()
+		require.NoError(s.t, err)
+		if ch.Event == 0 {
+			silent = true
+		} else {
+			require.False(s.t, silent, "changes without event come last")
+			require.NotZero(s.t, ch.EventID)
+			events++
+			s.head++
+		}
+		s.rows[ch.Ref()], s.live[ch.Ref()] = ch.Stored, ch.Live
+	}
+	require.NotZero(s.t, events)
+	require.LessOrEqual(s.t, events, c.Events())
+	last := out.Changes[events-1]
+	require.Equal(s.t, frames.EventOperationChanged, last.Event)
+	require.Equal(s.t, c.Ref(), last.Ref())
+	require.Equal(s.t, c.From.Principal, last.Principal)
+	require.False(s.t, last.Live, "a finished operation is history")
+	var op frames.Operation
+	require.NoError(s.t, codec.Decode(&op, last.Record.Payload))
+	require.Equal(s.t, frames.Operation{Principal: c.From.Principal, Result: out.Result}, op)
+	require.EqualValues(s.t, s.head, out.Result.Sequence, "the sequence of its OPERATION_CHANGED")
+	size := 0
+	for _, ch := range out.Changes {
+		size += ch.Record.Size() + len(ch.Annex)
+	}
+	require.LessOrEqual(s.t, size, c.Size())
+}
+
+var (
+	alice = Viewer{Principal: frames.KeyID{1}, Scope: frames.AllScopes, Capabilities: Capabilities &^ frames.CapWithoutOperations}
+	bob   = Viewer{Principal: frames.KeyID{2}, Scope: frames.AllScopes &^ frames.ScopeAdmin, Capabilities: alice.Capabilities}
+)
+
+func (v Viewer) with(scope frames.Scope) Viewer         { v.Scope = scope; return v }
+func (v Viewer) offering(caps frames.Capability) Viewer { v.Capabilities = caps; return v }
+func body(t testing.TB, m codec.Message) []byte         { return must(t)(codec.Encode(nil, m)) }
+func must(t testing.TB) func([]byte, error) []byte {
+	return func(b []byte, err error) []byte {
+		t.Helper()
+		require.NoError(t, err)
+		return b
+	}
+}
+
+func command(t testing.TB, op byte, kind frames.CommandKind, payload codec.Message, conds ...frames.Precondition) *frames.CoordCommand {
+	return &frames.CoordCommand{
+		RequestID: 1, OperationID: frames.OperationID{op}, Kind: kind, Payload: body(t, payload), Preconditions: conds,
+	}
+}
+
+func create(t testing.TB, op, id byte, document string, conds ...frames.Precondition) *frames.CoordCommand {
+	return command(t, op, frames.CommandCreateObjective,
+		&frames.CreateObjective{ObjectiveID: frames.ObjectiveID{id}, Schema: 1, Document: []byte(document)}, conds...)
+}
+
+func update(t testing.TB, op, id byte, document string, state *frames.ObjectiveState, conds ...frames.Precondition) *frames.CoordCommand {
+	return command(t, op, frames.CommandUpdateObjective,
+		&frames.UpdateObjective{ObjectiveID: frames.ObjectiveID{id}, Schema: 1, Document: []byte(document), State: state}, conds...)
+}
+
+func retention(t testing.TB, op byte, secs uint64, conds ...frames.Precondition) *frames.CoordCommand {
+	return command(t, op, frames.CommandChangeRetention,
+		&frames.ChangeRetention{Retention: frames.Retention{OperationResultSecs: secs, EventBytes: 1, ArtifactBytes: 1}}, conds...)
+}
+
+func run(t testing.TB, op byte, kind frames.CommandKind, id byte) *frames.CoordCommand {
+	return command(t, op, kind, &frames.RunCommand{RunID: frames.RunID{id}})
+}
+
+func at(kind frames.ObjectKind, id byte, rev uint64) frames.Precondition {
+	return frames.Precondition{Object: frames.ObjectRef{Kind: kind, ID: frames.ObjectID{id}}, Revision: rev}
+}
+
+// code gives the code of a refusal and fails on any other error.
+func code(t testing.TB, err error) frames.Code {
+	t.Helper()
+	var r *Refusal
+	require.ErrorAs(t, err, &r)
+	require.LessOrEqual(t, len(r.Message), frames.MaxText)
+	return r.Code
+}
+
+func objective(t testing.TB, s *state, id byte) (frames.Objective, frames.ObjectRevision) {
+	t.Helper()
+	row, ok := s.rows[objectiveRef(frames.ObjectiveID{id})]
+	require.True(t, ok)
+	var o frames.Objective
+	require.NoError(t, codec.Decode(&o, row.Record.Payload))
+	return o, row.Record.Revision
+}
+
+// putRun plants a run, which no command of this version can make.
+func (s *state) putRun(id byte, st frames.RunState) {
+	s.t.Helper()
+	r, err := frames.NewRecord(runRef(frames.RunID{id}), 1, &frames.Run{ObjectiveID: frames.ObjectiveID{1}, Attempt: 1, State: st})
+	require.NoError(s.t, err)
+	s.rows[r.Ref()] = Stored{Record: r}
+}
