@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -64,6 +65,17 @@ func (m *Manual) NewTimer(d time.Duration) Timer {
 	defer m.mu.Unlock()
 	m.armLocked(t, d)
 	return t
+}
+
+// Next returns the Boot reading at which the next armed timer falls due, or false when none
+// is armed, so that a simulation can let each timer's owner run before the next one fires.
+func (m *Manual) Next() (due time.Duration, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := m.nextLocked(math.MaxInt64); i >= 0 {
+		return m.timers[i].due, true
+	}
+	return 0, false
 }
 
 // Timers returns how many timers are armed, so that a test can wait until the

@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"coordinator/frames"
+	"coordinator/server/store"
+)
+
+// A request is one command that some client sent, perhaps many times.
+type request struct {
+	cmd frames.CoordCommand // guard and request id are set per attempt
+	// effect of the command, as the model understands it
+	objective frames.ObjectiveID
+	document  []byte
+	create    bool
+	state     *frames.ObjectiveState
+}
+
+// A lineage is what the clients of one disk were promised. A copy of the disk begins with
+// a copy of it.
+type lineage struct {
+	acked map[frames.OperationID]frames.OperationResult
+	epoch frames.AuthorityEpoch // highest that an activation installed here
+	head  frames.EventCut       // highest that was published here
+}
+
+func newLineage() *lineage {
+	return &lineage{acked: map[frames.OperationID]frames.OperationResult{}}
+}
+
+func (l *lineage) clone() *lineage {
+	c := newLineage()
+	for id, r := range l.acked {
+		c.acked[id] = r
+	}
+	c.epoch, c.head = l.epoch, l.head
+	return c
+}
+
+// committed is an operation found in a store.
+type committed struct {
+	id     frames.OperationID
+	result frames.OperationResult
+}
+
+// objective is the model of one objective: what is left after folding operations.
+type objective struct {
+	revision frames.ObjectRevision
+	document []byte
+	state    frames.ObjectiveState
+}
+
+// judge holds the rows of a whole store against what the clients know: every acknowledged
+// operation is there with its result, every operation there was asked for, and the
+// objectives are exactly what the operations there, each once and in order, make of them.
+func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) error {
+	var ops []committed
+	found := map[frames.ObjectiveID]objective{}
+	for i := range rows {
+		payload, err := rows[i].Record.DecodePayload()
+		if err != nil {
+			return fmt.Errorf("row %v: %w", rows[i].Record.Ref(), err)
+		}
+		switch p := payload.(type) {
+		case *frames.Operation:
+			ops = append(ops, committed{frames.OperationID(rows[i].Record.ID), p.Result})
+		case *frames.Objective:
+			found[frames.ObjectiveID(rows[i].Record.ID)] = objective{rows[i].Record.Revision, p.Document, p.State}
+		}
+	}
+	if err := judgeAcked(ops, l); err != nil {
+		return err
+	}
+	want, err := fold(ops, asked)
+	if err != nil {
+		return err
+	}
+	if len(want) != len(found) {
+		return fmt.Errorf("the store has %d objectives, its operations make %d", len(found), len(want))
+	}
+	for id, w := range want {
+		f, ok := found[id]
+		if !ok {
+			return fmt.Errorf("objective %v: created by an operation but absent", id)
+		}
+		if f.revision != w.revision || f.state != w.state || !bytes.Equal(f.document, w.document) {
+			return fmt.Errorf("objective %v: store has revision %d state %v, its operations make revision %d state %v",
+				id, f.revision, f.state, w.revision, w.state)
+		}
+	}
+	return nil
+}
+
+func judgeAcked(ops []committed, l *lineage) error {
+	have := map[frames.OperationID]frames.OperationResult{}
+	for _, op := range ops {
+		if _, twice := have[op.id]; twice {
+			return fmt.Errorf("operation %v: stored twice", op.id)
+		}
+		have[op.id] = op.result
+	}
+	for id, r := range l.acked {
+		got, ok := have[id]
+		if !ok {
+			return fmt.Errorf("operation %v: acknowledged at sequence %d and lost", id, r.Sequence)
+		}
+		if !sameResult(got, r) {
+			return fmt.Errorf("operation %v: acknowledged as %v at %d, stored as %v at %d", id, r.State, r.Sequence, got.State, got.Sequence)
+		}
+	}
+	return nil
+}
+
+// fold applies the operations in the order of their completion.
+func fold(ops []committed, asked map[frames.OperationID]*request) (map[frames.ObjectiveID]objective, error) {
+	slices.SortFunc(ops, func(a, b committed) int { return cmp.Compare(a.result.Sequence, b.result.Sequence) })
+	out := map[frames.ObjectiveID]objective{}
+	for i, op := range ops {
+		r := asked[op.id]
+		switch {
+		case r == nil:
+			return nil, fmt.Errorf("operation %v: nobody asked for it", op.id)
+		case op.result.State != frames.OperationSucceeded:
+			return nil, fmt.Errorf("operation %v: state %v", op.id, op.result.State)
+		case i > 0 && ops[i-1].result.Sequence == op.result.Sequence:
+			return nil, fmt.Errorf("operation %v: shares sequence %d", op.id, op.result.Sequence)
+		}
+		o, exists := out[r.objective]
+		if exists == r.create {
+			return nil, fmt.Errorf("operation %v: create=%v of an objective whose existence is %v", op.id, r.create, exists)
+		}
+		if !r.create && o.state != frames.ObjectiveActive {
+			return nil, fmt.Errorf("operation %v: changed an objective that had ended", op.id)
+		}
+		o.revision++
+		o.document = r.document
+		if r.state != nil {
+			o.state = *r.state
+		}
+		out[r.objective] = o
+	}
+	return out, nil
+}
+
+func sameResult(a, b frames.OperationResult) bool {
+	return a.State == b.State && a.Sequence == b.Sequence && a.Kind == b.Kind && bytes.Equal(a.Payload, b.Payload)
+}

@@ -1,0 +1,374 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"coordinator/frames"
+	"coordinator/internal/clock"
+	"coordinator/internal/durable"
+	"coordinator/server/authority"
+	"coordinator/server/commit"
+	"coordinator/server/store"
+	"coordinator/server/store/simfs"
+	"coordinator/server/work"
+	"coordinator/witness"
+)
+
+const leaseSeconds = 6
+
+// errNoAnswer is a witness request that got lost on the way there or back.
+var errNoAnswer = errors.New("sim: no answer from the witness")
+
+// machineClock is the clock of one machine: BOOTTIME runs alike everywhere, the wall
+// clock can be stepped.
+type machineClock struct {
+	base   *clock.Manual
+	offset time.Duration
+}
+
+// A processClock is a machine's clock as one process uses it: its timers are late by an
+// amount of its own, so that no two processes wake in the same instant and a seed decides
+// every order.
+type processClock struct {
+	*machineClock
+	late time.Duration
+}
+
+func (c processClock) NewTimer(d time.Duration) clock.Timer {
+	return lateTimer{c.base.NewTimer(d + c.late), c.late}
+}
+
+type lateTimer struct {
+	clock.Timer
+	late time.Duration
+}
+
+func (t lateTimer) Reset(d time.Duration) { t.Timer.Reset(d + t.late) }
+
+func (c *machineClock) Now() clock.Reading {
+	r := c.base.Now()
+	r.Wall = r.Wall.Add(c.offset)
+	return r
+}
+
+func (c *machineClock) NewTimer(d time.Duration) clock.Timer { return c.base.NewTimer(d) }
+
+// A link is one coordinator's way to the witness, with its faults.
+type link struct {
+	w        *world
+	holder   frames.KeyID
+	cut      bool // requests do not arrive
+	deaf     bool // requests arrive, replies do not
+	renewals int
+}
+
+func (l *link) ask(call func(witness.Local) error) error {
+	if l.cut || l.w.witness == nil {
+		return errNoAnswer
+	}
+	err := call(witness.Local{Witness: l.w.witness, Coordinator: coordinatorID, Holder: l.holder})
+	if l.deaf {
+		return errNoAnswer
+	}
+	return err
+}
+
+func (l *link) Activate(ctx context.Context, epoch frames.AuthorityEpoch, inc frames.IncarnationID, secs uint16) (c frames.Certificate, err error) {
+	err = l.ask(func(a witness.Local) error { c, err = a.Activate(ctx, epoch, inc, secs); return err })
+	return c, err
+}
+
+func (l *link) Renew(ctx context.Context, cur frames.Certificate, secs uint16) (c frames.Certificate, err error) {
+	err = l.ask(func(a witness.Local) error { c, err = a.Renew(ctx, cur, secs); return err })
+	if err == nil {
+		l.renewals++
+	}
+	return c, err
+}
+
+func (l *link) Relinquish(ctx context.Context, cur frames.Certificate) error {
+	return l.ask(func(a witness.Local) error { return a.Relinquish(ctx, cur) })
+}
+
+func (l *link) Status(ctx context.Context) (s witness.Status, err error) {
+	err = l.ask(func(a witness.Local) error { s, err = a.Status(ctx); return err })
+	return s, err
+}
+
+// A node is one coordinator on one disk. It is down when store is nil.
+type node struct {
+	w       *world
+	name    string
+	dir     string // state.db and the lock; the log is on fs
+	made    string // the directory that fs was first used for
+	fs      *simfs.FS
+	clock   processClock
+	link    *link
+	lineage *lineage
+
+	lock    *durable.Lock
+	store   *store.Store
+	fence   *authority.Fence
+	keeper  *authority.Keeper
+	writer  *commit.Writer
+	endKeep context.CancelFunc
+	kept    chan error
+	cut     *store.Cut
+	cutRows []store.Row
+	waiting int // proposals without an answer
+}
+
+func (n *node) options() store.Options {
+	return store.Options{
+		FS: moved{n.fs, n.dir, n.made}, SegmentBytes: 16 << 10, CheckpointKeys: 4, Manual: true, UnsafeNoSync: true,
+		Clock: n.clock, Rand: n.w.bytes,
+	}
+}
+
+func (n *node) up() bool { return n.store != nil }
+
+// start opens, activates and installs, in the order of a real start. It reports false
+// when the witness does not let it, which is no fault.
+func (n *node) start() (bool, error) {
+	var err error
+	if n.lock, err = authority.LockStore(n.dir); err != nil {
+		return false, fmt.Errorf("lock: %w", err)
+	}
+	if n.store, err = store.Open(n.dir, n.options()); err != nil {
+		return false, fmt.Errorf("open: %w", err)
+	}
+	if got := n.store.State().Head; got < n.lineage.head {
+		return false, fmt.Errorf("the store opened at event %d, and %d had been published", got, n.lineage.head)
+	}
+	act, err := n.activate()
+	if err != nil {
+		n.w.say("%s: not activated: %v", n.name, err)
+		n.abandon()
+		return false, nil
+	}
+	if err := n.w.granted(n, act.Certificate); err != nil {
+		return false, err
+	}
+	n.fence = authority.NewFence(act, n.clock)
+	n.writer = commit.New(commit.Options{
+		Store: n.store, Fence: n.fence, Clock: n.clock, Rand: n.w.bytes, Publish: n.publish,
+	})
+	n.keeper = authority.NewKeeper(authority.KeeperOptions{
+		Fence: n.fence, Authority: n.link, Clock: n.clock, Lock: n.lock, LeaseSeconds: leaseSeconds,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	n.endKeep, n.kept = cancel, make(chan error, 1)
+	go func() { n.kept <- n.keeper.Run(ctx) }()
+	n.w.settle()
+	return true, n.install(act.Certificate)
+}
+
+// activate runs the conversation with the witness while time passes.
+func (n *node) activate() (act *authority.Activation, err error) {
+	st := n.store.State()
+	n.w.await(func() {
+		act, err = authority.Activate(context.Background(), authority.ActivateOptions{
+			Authority: n.link, Clock: n.clock, Rand: n.w.bytes, CoordinatorID: coordinatorID,
+			Epoch: st.Epoch, Activation: st.Activation, LeaseSeconds: leaseSeconds,
+		})
+	})
+	return act, err
+}
+
+// install makes the activation durable before anything else.
+func (n *node) install(cert frames.Certificate) error {
+	var installed error
+	answered := false
+	if err := n.writer.Amend(commit.Activation(cert), func(err error) { installed, answered = err, true }); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
+	n.step()
+	if n.up() && answered && installed == nil {
+		n.lineage.epoch = cert.Epoch
+	}
+	return nil
+}
+
+// step runs the writer once and ends the process when it must end.
+func (n *node) step() {
+	if !n.up() {
+		return
+	}
+	_, err := n.writer.Step()
+	if err != nil && !errors.Is(err, authority.ErrDiverged) {
+		n.w.say("%s: writer ended: %v", n.name, err)
+		n.die()
+	}
+}
+
+func (n *node) publish(b store.Batch) {
+	if b.First <= b.Last {
+		if b.First != frames.EventSequence(n.lineage.head)+1 && b.First != frames.EventSequence(n.w.headBefore(n, b))+1 {
+			n.w.fault("%s: commit %d begins at event %d after %d", n.name, b.Commit, b.First, n.lineage.head)
+		}
+		n.lineage.head = frames.EventCut(b.Last)
+	}
+	n.w.actsNow(n, "published")
+}
+
+// die ends the process as a kill would: what waited is never answered.
+func (n *node) die() {
+	n.fs.Kill()
+	n.abandon()
+}
+
+// abandon forgets all that was in memory.
+func (n *node) abandon() {
+	if n.endKeep != nil {
+		n.endKeep()
+		n.w.settle()
+		<-n.kept
+	}
+	if n.cut != nil {
+		n.cut.Close()
+	}
+	if n.store != nil {
+		_ = n.store.Abandon() // handles of a killed log are gone, which it may report
+	}
+	if n.lock != nil {
+		_ = n.lock.Release()
+	}
+	n.lock, n.store, n.fence, n.keeper, n.writer, n.endKeep, n.kept = nil, nil, nil, nil, nil, nil, nil
+	n.cut, n.cutRows, n.waiting = nil, nil, 0
+}
+
+// stop ends the process in order: last commits, fence, relinquish, close.
+func (n *node) stop() error {
+	for range 8 {
+		n.step()
+		if !n.up() {
+			return nil
+		}
+	}
+	if n.cut != nil {
+		n.cut.Close()
+		n.cut, n.cutRows = nil, nil
+	}
+	drained := n.fence.Stop(context.Background())
+	n.endKeep()
+	n.w.settle()
+	<-n.kept
+	n.endKeep = nil
+	if drained == nil {
+		if err := n.keeper.Relinquish(context.Background()); err != nil {
+			n.w.say("%s: not relinquished: %v", n.name, err)
+		}
+	}
+	if err := n.store.Close(); err != nil && !errors.Is(err, store.ErrOutcomeUnknown) {
+		n.w.say("%s: close: %v", n.name, err)
+	}
+	n.fs.Kill()
+	n.abandon()
+	return nil
+}
+
+// rows reads the whole store through a fresh cut.
+func (n *node) rows() ([]store.Row, error) {
+	c := n.store.Cut()
+	defer c.Close()
+	return readCut(c)
+}
+
+func readCut(c *store.Cut) ([]store.Row, error) {
+	everything := func(frames.ObjectKind, frames.KeyID) bool { return true }
+	var rows []store.Row
+	var after store.Key
+	for {
+		page, done, err := c.Page(after, everything, 7)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, page...)
+		if done {
+			return rows, nil
+		}
+		after = page[len(page)-1].Key()
+	}
+}
+
+// copyTo is `cp -r` of a store at one instant.
+func (n *node) copyTo(dir string) (*simfs.FS, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	from, err := os.Open(filepath.Join(n.dir, "state.db"))
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	to, err := os.OpenFile(filepath.Join(dir, "state.db"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer to.Close()
+	if _, err := io.Copy(to, from); err != nil {
+		return nil, err
+	}
+	return n.fs.Clone(), nil
+}
+
+// A moved disk knows the paths of the node that it was first made for.
+type moved struct {
+	*simfs.FS
+	now, made string
+}
+
+func (m moved) path(p string) string { return m.made + strings.TrimPrefix(p, m.now) }
+
+func (m moved) Open(p string) (store.File, error)      { return m.FS.Open(m.path(p)) }
+func (m moved) Create(p string) (store.File, error)    { return m.FS.Create(m.path(p)) }
+func (m moved) Remove(p string) error                  { return m.FS.Remove(m.path(p)) }
+func (m moved) Rename(from, to string) error           { return m.FS.Rename(m.path(from), m.path(to)) }
+func (m moved) List(dir string) ([]store.Entry, error) { return m.FS.List(m.path(dir)) }
+func (m moved) Mkdir(dir string) error                 { return m.FS.Mkdir(m.path(dir)) }
+func (m moved) SyncDir(dir string) error               { return m.FS.SyncDir(m.path(dir)) }
+
+// propose sends one attempt of r. The answer, if any, is judged at once.
+func (n *node) propose(r *request) {
+	cmd := r.cmd
+	cmd.Guard = n.fence.Guard()
+	from := work.Viewer{Principal: principal, Scope: frames.AllScopes, Capabilities: work.Capabilities}
+	parsed, err := work.Parse(&cmd, from, frames.ReferenceLimits().TypedPayload)
+	if err != nil {
+		n.w.fault("%s: parse: %v", n.name, err)
+		return
+	}
+	n.waiting++
+	err = n.writer.Propose(&commit.Proposal{
+		Command: parsed, Guard: cmd.Guard, Grant: eternal{},
+		Done: func(res frames.OperationResult, err error) { n.answered(&cmd, res, err) },
+	})
+	if err != nil {
+		n.waiting--
+	}
+}
+
+func (n *node) answered(cmd *frames.CoordCommand, res frames.OperationResult, err error) {
+	n.waiting--
+	if err != nil {
+		return // refused, or not to be acknowledged: the client knows nothing
+	}
+	n.w.actsNow(n, "acknowledged")
+	if before, ok := n.lineage.acked[cmd.OperationID]; ok && !sameResult(before, res) {
+		n.w.fault("%s: operation %v: acknowledged twice with different results", n.name, cmd.OperationID)
+	}
+	n.lineage.acked[cmd.OperationID] = res
+	n.w.acked++
+}
+
+// eternal is a grant that never ends.
+type eternal struct{}
+
+func (eternal) Err(clock.Reading) error { return nil }

@@ -1,0 +1,361 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"coordinator/codec"
+	"coordinator/frames"
+	"coordinator/server/store"
+	"coordinator/server/store/simfs"
+)
+
+const actionsPerSeed = 400
+
+// TestSimulation runs SIM_SEEDS seeds from SIM_SEED_BASE on; `make sim` sets both.
+func TestSimulation(t *testing.T) {
+	seeds, base := number(t, "SIM_SEEDS", 5), number(t, "SIM_SEED_BASE", 1)
+	var acked, crashes int
+	for seed := base; seed < base+seeds; seed++ {
+		w := run(t, seed)
+		if w.failed != nil {
+			t.Fatalf("seed %d: %v\n%s\nrun it again: make sim SEEDS=1 SEED_BASE=%d", seed, w.failed, w.history(), seed)
+		}
+		acked, crashes = acked+w.acked, crashes+w.crashes
+	}
+	if seeds >= 5 && (acked == 0 || crashes == 0) {
+		t.Fatalf("%d seeds acknowledged %d operations over %d crashes: the simulation does nothing", seeds, acked, crashes)
+	}
+	t.Logf("%d seeds: %d operations acknowledged over %d crashes", seeds, acked, crashes)
+}
+
+// TestSimulationRepeats holds the simulation to its promise: a seed is a whole run.
+func TestSimulationRepeats(t *testing.T) {
+	for seed := range uint64(3) {
+		a, b := run(t, seed), run(t, seed)
+		if a.history() != b.history() || a.acked != b.acked {
+			t.Errorf("seed %d ran in two ways:\n%s\n---\n%s", seed, a.history(), b.history())
+		}
+	}
+}
+
+func number(t *testing.T, name string, fallback uint64) uint64 {
+	s := os.Getenv(name)
+	if s == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q is not a number", name, s)
+	}
+	return n
+}
+
+func run(t *testing.T, seed uint64) (w *world) {
+	synctest.Test(t, func(t *testing.T) {
+		w = newWorld(t, seed)
+		defer w.close()
+		for i := 0; i < actionsPerSeed && w.failed == nil; i++ {
+			w.act()
+		}
+		if w.failed == nil {
+			w.finish()
+		}
+	})
+	return w
+}
+
+// act does one random thing.
+func (w *world) act() {
+	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	if !n.up() && w.rng.IntN(4) == 0 {
+		w.startNode(n)
+		return
+	}
+	switch k := w.rng.IntN(100); {
+	case k < 40:
+		w.command(n)
+	case k < 62:
+		w.commit(n)
+	case k < 70:
+		w.advance(time.Duration(w.rng.IntN(3000)) * time.Millisecond)
+	case k < 78:
+		w.checkpoint(n)
+	case k < 82:
+		w.cut(n)
+	case k < 87:
+		w.crash(n)
+	case k < 89:
+		w.stopNode(n)
+	case k < 91:
+		w.stepClock(n)
+	case k < 94:
+		n.link.cut, n.link.deaf = w.rng.IntN(2) == 0, w.rng.IntN(4) == 0
+		w.say("%s: link cut=%v deaf=%v", n.name, n.link.cut, n.link.deaf)
+	case k < 96:
+		w.restartWitness()
+	case k < 98:
+		w.advance(time.Duration(w.rng.IntN(12)) * time.Second)
+	default:
+		w.copyNode(n)
+	}
+}
+
+// command proposes something new, or something again.
+func (w *world) command(n *node) {
+	if !n.up() {
+		return
+	}
+	for range 1 + w.rng.IntN(4) {
+		if len(w.order) > 0 && w.rng.IntN(4) == 0 {
+			n.propose(w.order[w.rng.IntN(len(w.order))]) // a client that retries
+			continue
+		}
+		r, err := w.newRequest()
+		if err != nil {
+			w.fault("request: %v", err)
+			return
+		}
+		n.propose(r)
+	}
+}
+
+func (w *world) newRequest() (*request, error) {
+	op, err := frames.NewID[frames.OperationID](w.bytes)
+	if err != nil {
+		return nil, err
+	}
+	r := &request{document: fmt.Appendf(nil, `{"n":%d}`, len(w.order))}
+	if w.rng.IntN(3) == 0 {
+		r.document = append(r.document, make([]byte, w.rng.IntN(3000))...)
+	}
+	r.cmd = frames.CoordCommand{RequestID: 1, OperationID: op}
+	var payload codec.Message
+	if len(w.live) == 0 || w.rng.IntN(3) == 0 {
+		id, err := frames.NewID[frames.ObjectiveID](w.bytes)
+		if err != nil {
+			return nil, err
+		}
+		w.live = append(w.live, id)
+		r.objective, r.create = id, true
+		r.cmd.Kind = frames.CommandCreateObjective
+		payload = &frames.CreateObjective{ObjectiveID: id, Schema: 1, Document: r.document}
+	} else {
+		r.objective = w.live[w.rng.IntN(len(w.live))]
+		if w.rng.IntN(4) == 0 {
+			s := frames.ObjectiveCompleted
+			r.state = &s
+		}
+		r.cmd.Kind = frames.CommandUpdateObjective
+		payload = &frames.UpdateObjective{ObjectiveID: r.objective, Schema: 1, Document: r.document, State: r.state}
+	}
+	if r.cmd.Payload, err = codec.Encode(nil, payload); err != nil {
+		return nil, err
+	}
+	w.asked[op] = r
+	w.order = append(w.order, r)
+	return r, nil
+}
+
+// commit steps the writer, sometimes with a flush that stalls, fails, or is the last thing
+// that the machine does.
+func (w *world) commit(n *node) {
+	if !n.up() {
+		return
+	}
+	switch w.rng.IntN(12) {
+	case 0:
+		stall := time.Duration(w.rng.IntN(14)) * time.Second
+		n.fs.Hook(func(op simfs.Op) error {
+			if op.Kind == "sync" {
+				w.advance(stall)
+				stall = 0
+			}
+			return nil
+		})
+		w.say("%s: a flush stalls", n.name)
+		n.step()
+		n.fs.Hook(nil)
+	case 1:
+		n.fs.StopAfter(w.rng.IntN(3))
+		n.step()
+		w.crash(n)
+	default:
+		n.step()
+	}
+}
+
+func (w *world) checkpoint(n *node) {
+	if !n.up() {
+		return
+	}
+	for range 1 + w.rng.IntN(5) {
+		if _, err := n.store.CheckpointStep(); err != nil {
+			w.say("%s: checkpoint: %v", n.name, err)
+			n.die()
+			return
+		}
+	}
+}
+
+// cut opens a cut, or reads the open one again and expects what it held when it was made.
+func (w *world) cut(n *node) {
+	if !n.up() {
+		return
+	}
+	if n.cut == nil {
+		n.cut = n.store.Cut()
+		rows, err := readCut(n.cut)
+		if err != nil {
+			w.fault("%s: read a cut: %v", n.name, err)
+		}
+		n.cutRows = rows
+		return
+	}
+	rows, err := readCut(n.cut)
+	if err != nil {
+		w.fault("%s: read a cut again: %v", n.name, err)
+	}
+	if !slices.EqualFunc(rows, n.cutRows, sameRow) {
+		w.fault("%s: the cut at %d moved while it was open", n.name, n.cut.Seq())
+	}
+	n.cut.Close()
+	n.cut, n.cutRows = nil, nil
+}
+
+func sameRow(a, b store.Row) bool {
+	return a.Seq == b.Seq && a.Record.Ref() == b.Record.Ref() && a.Record.Revision == b.Record.Revision &&
+		string(a.Record.Payload) == string(b.Record.Payload) && string(a.Annex) == string(b.Annex)
+}
+
+// crash ends the process, or the machine under it.
+func (w *world) crash(n *node) {
+	if !n.up() {
+		return
+	}
+	w.crashes++
+	if w.rng.IntN(2) == 0 {
+		w.say("%s: killed", n.name)
+		n.die()
+		return
+	}
+	w.say("%s: power lost", n.name)
+	n.fs.Crash(w.rng.Uint64())
+	n.abandon()
+}
+
+func (w *world) startNode(n *node) {
+	started, err := n.start()
+	if err != nil {
+		w.fault("%s: start: %v", n.name, err)
+		return
+	}
+	if started && n.up() {
+		w.verify(n)
+	}
+}
+
+func (w *world) verify(n *node) {
+	rows, err := n.rows()
+	if err != nil {
+		w.fault("%s: read: %v", n.name, err)
+		return
+	}
+	if err := judge(rows, n.lineage, w.asked); err != nil {
+		w.fault("%s: %v", n.name, err)
+	}
+}
+
+func (w *world) stopNode(n *node) {
+	if !n.up() {
+		return
+	}
+	w.say("%s: stops", n.name)
+	if err := n.stop(); err != nil {
+		w.fault("%s: stop: %v", n.name, err)
+	}
+}
+
+func (w *world) stepClock(n *node) {
+	c := n.clock.machineClock
+	if w.rng.IntN(3) == 0 {
+		c = w.witnessClock
+	}
+	c.offset += time.Duration(w.rng.IntN(40)-20) * time.Second
+	w.say("wall clock of %s steps to %v off", n.name, c.offset)
+}
+
+// restartWitness restarts the daemon, sometimes with its machine, sometimes leaving it down.
+func (w *world) restartWitness() {
+	if w.witness != nil {
+		if err := w.witness.Close(); err != nil {
+			w.fault("witness: close: %v", err)
+		}
+		w.witness = nil
+		w.say("witness down")
+		if w.rng.IntN(3) == 0 {
+			return
+		}
+	}
+	if w.rng.IntN(3) == 0 {
+		w.boot++
+	}
+	if err := w.openWitness(); err != nil {
+		w.fault("witness: open: %v", err)
+	}
+	w.say("witness up, boot %d", w.boot)
+}
+
+// copyNode starts the life of a copy of n's disk.
+func (w *world) copyNode(n *node) {
+	if len(w.nodes) == maxNodes {
+		return
+	}
+	name := string(rune('a' + len(w.nodes)))
+	dir := filepath.Join(w.dir, name)
+	fs, err := n.copyTo(dir)
+	if err != nil {
+		w.fault("copy: %v", err)
+		return
+	}
+	c := &node{w: w, name: name, dir: dir, made: n.made, fs: fs, clock: processClock{n.clock.machineClock, time.Duration(1+len(w.nodes)) * time.Microsecond}, lineage: n.lineage.clone()}
+	c.link = &link{w: w, holder: n.link.holder}
+	w.nodes = append(w.nodes, c)
+	w.say("%s is a copy of %s", name, n.name)
+}
+
+// finish heals everything and expects each disk to come back with all it promised.
+func (w *world) finish() {
+	if w.witness == nil {
+		w.restartWitness()
+	}
+	for _, n := range w.nodes {
+		n.link.cut, n.link.deaf = false, false
+	}
+	for _, n := range w.nodes {
+		for _, o := range w.nodes {
+			if o.up() {
+				w.stopNode(o)
+			}
+		}
+		w.advance(2 * time.Minute) // past every lease, also one that a reboot prolonged
+		if w.failed != nil {
+			return
+		}
+		if started, err := n.start(); err != nil || !started {
+			w.fault("%s: does not come back: started=%v: %v", n.name, started, err)
+			return
+		}
+		if !n.up() {
+			w.fault("%s: ended right after its start", n.name)
+			return
+		}
+		w.verify(n)
+	}
+}

@@ -1,0 +1,188 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"coordinator/frames"
+	"coordinator/handshake"
+	"coordinator/internal/clock"
+	"coordinator/server/store"
+	"coordinator/server/store/simfs"
+	"coordinator/server/work"
+	"coordinator/witness"
+)
+
+var (
+	coordinatorID = frames.CoordinatorID{1}
+	witnessID     = frames.WitnessID{2}
+	principal     = frames.KeyID{3}
+	start         = clock.Reading{Wall: time.Unix(1_800_000_000, 0).UTC(), Boot: time.Hour}
+)
+
+const maxNodes = 3
+
+// A world is one run: the machines, what the clients asked for, and what went wrong.
+type world struct {
+	dir   string
+	rng   *rand.Rand
+	bytes *rand.ChaCha8 // the random source of every process
+	base  *clock.Manual
+
+	witness      *witness.Witness
+	witnessDir   string
+	witnessClock *machineClock
+	witnessKey   *handshake.Key
+	boot         int
+
+	nodes []*node
+	asked map[frames.OperationID]*request
+	order []*request // asked, in order
+	live  []frames.ObjectiveID
+
+	lastEpoch      frames.AuthorityEpoch
+	lastActivation frames.ActivationSequence
+	acked, crashes int
+	trace          []string
+	failed         error
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 77)), bytes: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)}),
+		base: clock.NewManual(start), asked: map[frames.OperationID]*request{},
+	}
+	w.witnessClock = &machineClock{base: w.base}
+	w.witnessDir = filepath.Join(w.dir, "witness")
+	must(t, os.Mkdir(w.witnessDir, 0o700))
+	must(t, witness.Create(w.witnessDir, witnessID))
+	key, err := handshake.CreateKey(filepath.Join(w.witnessDir, "seed"), w.bytes)
+	must(t, err)
+	w.witnessKey = key
+	must(t, w.openWitness())
+
+	first := &node{w: w, name: "a", dir: filepath.Join(w.dir, "a"), made: filepath.Join(w.dir, "a"), fs: simfs.New(), clock: processClock{&machineClock{base: w.base}, time.Microsecond}, lineage: newLineage()}
+	first.link = &link{w: w, holder: frames.KeyID{10}}
+	must(t, os.Mkdir(first.dir, 0o700))
+	change, err := work.GenesisRetention(frames.Retention{OperationResultSecs: frames.MinOperationRetained, EventBytes: 1 << 20, ArtifactBytes: 1 << 20})
+	must(t, err)
+	row := store.Row{Record: change.Record, Live: change.Live, Annex: change.Annex}
+	must(t, store.Create(first.dir, store.Genesis{CoordinatorID: coordinatorID, Rows: []store.Row{row}, CreatedAt: start.Wall}, first.options()))
+	w.nodes = []*node{first}
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) openWitness() (err error) {
+	w.witness, err = witness.Open(w.witnessDir, witness.Options{
+		ID: witnessID, Key: w.witnessKey, BootID: fmt.Sprintf("boot-%d", w.boot), Clock: w.witnessClock, Rand: w.bytes,
+	})
+	return err
+}
+
+func (w *world) say(format string, args ...any) {
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), w.dir, "")
+	w.trace = append(w.trace, fmt.Sprintf("%8.1fs %s", (w.base.Now().Boot-start.Boot).Seconds(), text))
+}
+
+// fault records the first thing that must never happen.
+func (w *world) fault(format string, args ...any) {
+	if w.failed == nil {
+		w.failed = fmt.Errorf(format, args...)
+		w.say("FAULT %v", w.failed)
+	}
+}
+
+// settle lets every other goroutine run until it waits.
+func (w *world) settle() { synctest.Wait() }
+
+// advance lets time pass, one timer at a time, so that no two processes race.
+func (w *world) advance(d time.Duration) {
+	end := w.base.Now().Boot + d
+	for now := end - d; now < end; now = w.base.Now().Boot {
+		step := end - now
+		if due, ok := w.base.Next(); ok {
+			step = min(step, max(due-now, 0))
+		}
+		w.base.Advance(step)
+		w.settle()
+	}
+}
+
+// await runs fn while time passes.
+func (w *world) await(fn func()) {
+	done := make(chan struct{})
+	go func() { defer close(done); fn() }()
+	for {
+		w.settle()
+		select {
+		case <-done:
+			return
+		default:
+			w.advance(100 * time.Millisecond)
+		}
+	}
+}
+
+// actsNow checks, at the instant in which n does something that others see, that the
+// witness has given the authority to nobody after it.
+func (w *world) actsNow(n *node, what string) {
+	if w.lastActivation != n.fence.Guard().Activation {
+		w.fault("%s: %s under activation %d after %d had been granted", n.name, what, n.fence.Guard().Activation, w.lastActivation)
+	}
+}
+
+// granted checks a new activation against all before it.
+func (w *world) granted(n *node, c frames.Certificate) error {
+	if c.Epoch <= w.lastEpoch || c.Activation <= w.lastActivation || c.Epoch <= n.lineage.epoch {
+		return fmt.Errorf("%s: epoch %d activation %d granted after %d and %d", n.name, c.Epoch, c.Activation, w.lastEpoch, w.lastActivation)
+	}
+	for _, o := range w.nodes {
+		if o != n && o.up() && o.fence.Check() == nil {
+			return fmt.Errorf("%s: activation %d granted while %s still holds its lease", n.name, c.Activation, o.name)
+		}
+	}
+	w.lastEpoch, w.lastActivation = c.Epoch, c.Activation
+	w.say("%s: epoch %d activation %d", n.name, c.Epoch, c.Activation)
+	return nil
+}
+
+// headBefore is where a store stood before batch b: ahead of what was published when a
+// commit of an earlier process was durable but never acknowledged.
+func (w *world) headBefore(n *node, b store.Batch) frames.EventCut {
+	if b.First == 0 {
+		return 0
+	}
+	for _, base := range n.store.State().Bases {
+		if frames.EventSequence(base.Base)+1 == b.First {
+			return base.Base
+		}
+	}
+	return n.lineage.head
+}
+
+// close ends everything, in order, so that the bubble is empty.
+func (w *world) close() {
+	for _, n := range w.nodes {
+		if n.up() {
+			n.die()
+		}
+	}
+	if w.witness != nil {
+		_ = w.witness.Close()
+	}
+}
+
+func (w *world) history() string { return strings.Join(w.trace, "\n") }
