@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -57,6 +58,16 @@ func (a *app) line(args string) string {
 	return "coordctl --context " + quoteArg(a.contextPath) + " " + args
 }
 
+// upLine is the command line that brings up the context's coordinator, as far as the place
+// of the context file tells.
+func (a *app) upLine() string {
+	dir, rest := filepath.Split(a.contextPath)
+	if a.contextPath == defaultContext() || rest != "context.toml" || filepath.Base(dir) != "client" {
+		return "coordctl up"
+	}
+	return "coordctl up --state " + quoteArg(filepath.Dir(filepath.Clean(dir)))
+}
+
 // quoteArg makes a path safe to paste into a shell.
 func quoteArg(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
@@ -68,11 +79,12 @@ func quoteArg(s string) string {
 }
 
 // commandError is a failed command that had an OperationId, with the line that sends the
-// same command again.
+// same command again. retried says that an attempt under that id had been made before.
 type commandError struct {
-	op    frames.OperationID
-	retry string // arguments of coordctl
-	cause error
+	op      frames.OperationID
+	retry   string // arguments of coordctl
+	retried bool
+	cause   error
 }
 
 func (e *commandError) Error() string { return e.cause.Error() }
@@ -127,9 +139,12 @@ func (a *app) explain(err error) message {
 		m.sent = "it was not sent again"
 	case errors.Is(err, client.ErrNotSent):
 		m.sent = fmt.Sprintf("nothing was sent: operation %s did not run", ce.op)
+		if ce.retried {
+			m.sent = fmt.Sprintf("nothing was sent this time; operation %s may have run before", ce.op)
+		}
 		m.next = append(m.next, "then again: "+a.line(ce.retry))
 	default:
-		m.sent = fmt.Sprintf("nothing was done: operation %s did not run", ce.op)
+		m.sent = fmt.Sprintf("nothing was done: this command did not run (operation %s)", ce.op)
 	}
 	return m
 }
@@ -295,7 +310,7 @@ func (a *app) explainReach(err error) (message, bool) {
 	where := a.socketPath()
 	switch {
 	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist):
-		return message{code: exitUsage, what: path.Path + " does not exist", next: []string{"start a coordinator with: coordctl up", "or name its context file with --context FILE"}}, true
+		return message{code: exitUsage, what: path.Path + " does not exist", next: []string{"start a coordinator with: " + a.upLine(), "or name its context file with --context FILE"}}, true
 	case errors.As(err, &path) && errors.Is(err, fs.ErrPermission):
 		return message{code: exitOther, what: "no permission to " + path.Op + " " + path.Path, next: []string{"run as the user who owns it"}}, true
 	case errors.Is(err, errTimeout):
@@ -305,10 +320,10 @@ func (a *app) explainReach(err error) (message, bool) {
 		m.what = "interrupted"
 	case errors.Is(err, syscall.ENOENT):
 		m.what = "no coordinator: there is no socket at " + where
-		m.next = []string{"start one with: coordctl up"}
+		m.next = []string{"start one with: " + a.upLine()}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		m.what = "no coordinator: nobody listens at " + where
-		m.next = []string{"it has stopped or crashed; start it with: coordctl up"}
+		m.next = []string{"it has stopped or crashed; start it with: " + a.upLine()}
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
 		m.what = "no permission to use the socket " + where
 		m.next = []string{"only the user who runs the coordinator may: run coordctl as that user"}

@@ -71,6 +71,7 @@ type app struct {
 	contextPath string
 	output      string
 	timeout     time.Duration
+	wait        time.Duration
 }
 
 const defaultTimeout = 30 * time.Second
@@ -107,6 +108,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	flags.StringVar(&a.contextPath, "context", defaultContext(), "context `FILE`: where the coordinator is and how to know it")
 	flags.StringVarP(&a.output, "output", "o", "table", "output `FORMAT`: table or json")
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
+	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
 		a.endCommand(completing), a.endCommand(cancelling), a.getCommand(), a.snapshotCommand(),
 		a.opCommand(), a.pingCommand(), a.keygenCommand())
@@ -119,6 +121,9 @@ func (a *app) checkFlags() error {
 	}
 	if a.timeout <= 0 {
 		return usage("--timeout is %v; it must be above zero", a.timeout)
+	}
+	if a.wait < 0 {
+		return usage("--wait is %v; it must not be negative", a.wait)
 	}
 	return nil
 }

@@ -155,14 +155,14 @@ func (a *app) createObjective(ctx context.Context, doc documentFlags, idText, op
 		return err
 	}
 	line := fmt.Sprintf("create objective --op %v --id %v%s", op, id, doc.flags())
-	return a.mutate(ctx, quietCaps, op, line, func(ctx context.Context, s *session) error {
+	return a.mutate(ctx, quietCaps, op, line, retried, func(ctx context.Context, s *session) error {
 		return s.send(ctx, cmd, retried, line, object{{"objective_id", id.String()}})
 	})
 }
 
 // mutate is a session for one command: a failure before it was sent names the operation
 // and the line that tries again.
-func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.OperationID, line string, fn func(context.Context, *session) error) error {
+func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.OperationID, line string, retried bool, fn func(context.Context, *session) error) error {
 	err := a.session(ctx, client.Options{Offered: caps, Scope: frames.AllScopes}, true, fn)
 	var have *commandError
 	var result *resultError
@@ -170,7 +170,7 @@ func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.Oper
 	if err == nil || errors.As(err, &have) || errors.As(err, &result) || errors.As(err, &use) {
 		return err
 	}
-	return &commandError{op, line, notRun(err)}
+	return &commandError{op, line, retried, notRun(err)}
 }
 
 // notRun marks an error from before the command was sent.
@@ -221,7 +221,7 @@ func (a *app) updateObjective(ctx context.Context, idText string, doc documentFl
 		flags += " --if-revision " + strconv.FormatUint(ifRevision, 10)
 	}
 	line := fmt.Sprintf("update objective %s --op %v%s", prefix, op, flags)
-	return a.mutate(ctx, quietCaps, op, line, func(ctx context.Context, s *session) error {
+	return a.mutate(ctx, quietCaps, op, line, retried, func(ctx context.Context, s *session) error {
 		id, err := s.resolve(ctx, frames.KindObjective, prefix)
 		if err != nil {
 			return err
@@ -277,13 +277,13 @@ func (a *app) endObjective(ctx context.Context, e ending, idText, opText string)
 		return err
 	}
 	line := fmt.Sprintf("%s objective %s --op %v", e.verb, prefix, op)
-	return a.mutate(ctx, quietCaps|frames.CapObjectiveLifecycle, op, line, func(ctx context.Context, s *session) error {
+	return a.mutate(ctx, quietCaps|frames.CapObjectiveLifecycle, op, line, retried, func(ctx context.Context, s *session) error {
 		if retried {
 			// What the command was made of may have changed since, so the answer is asked
 			// for before the command is made again.
 			result, err := s.conn.Lookup(ctx, op)
 			if err != nil {
-				return &commandError{op, line, &client.OutcomeUnknownError{OperationID: op, Cause: err}}
+				return &commandError{op, line, true, &client.OutcomeUnknownError{OperationID: op, Cause: err}}
 			}
 			if result.State != frames.OperationUnknown {
 				return a.showResult(op, result, object{})

@@ -82,7 +82,16 @@ func cell(v any) string {
 		return printable(v)
 	case json.RawMessage:
 		return printable(string(v))
-	case object, []object, []string:
+	case object:
+		if len(v) == 2 && v[0].name == "kind" && v[1].name == "id" {
+			return cell(v[0].value) + " " + cell(v[1].value)
+		}
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		return printable(string(raw))
+	case []object, []string:
 		raw, err := json.Marshal(v)
 		if err != nil {
 			return err.Error()
@@ -235,7 +244,7 @@ func adminObject(a *frames.Admin) (o object, state, detail string, err error) {
 		return o, "RETENTION", fmt.Sprintf("results %v, events %d bytes, artifacts %d bytes", time.Duration(p.OperationResultSecs)*time.Second, p.EventBytes, p.ArtifactBytes), nil
 	case *frames.Credential:
 		o = object{{"admin_kind", "CREDENTIAL"}, {"key_id", p.KeyID.String()}, {"scope_ceiling", scopeNames(p.ScopeCeiling)}, {"expires_at", p.ExpiresAt}}
-		detail = p.KeyID.String() + " until " + when(p.ExpiresAt)
+		detail = p.KeyID.String()[:len("sha256:")+12] + "… until " + when(p.ExpiresAt)
 		if p.RevokedAt != nil {
 			o = append(o, member{"revoked_at", *p.RevokedAt})
 			detail += ", revoked " + when(*p.RevokedAt)

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"syscall"
+	"time"
 
 	"coordinator/client"
 	"coordinator/frames"
@@ -38,7 +40,7 @@ func (a *app) session(parent context.Context, opts client.Options, mutates bool,
 		return err
 	}
 	opts.Name, opts.Journal = "coordctl", true
-	conn, err := client.Dial(ctx, c, opts)
+	conn, err := a.dial(ctx, c, opts)
 	if err != nil {
 		return err
 	}
@@ -55,6 +57,33 @@ func (a *app) session(parent context.Context, opts client.Options, mutates bool,
 		return err
 	}
 	return fn(ctx, s)
+}
+
+// retryDial is the pause between two looks for a coordinator that is not there yet.
+const retryDial = 100 * time.Millisecond
+
+// dial connects. With --wait it tries again while nobody listens or the one who does is on
+// its way out; nothing has been sent then.
+func (a *app) dial(ctx context.Context, c *client.Context, opts client.Options) (*client.Conn, error) {
+	until := time.Now().Add(a.wait)
+	for {
+		conn, err := client.Dial(ctx, c, opts)
+		if err == nil || !absent(err) || !time.Now().Add(retryDial).Before(until) {
+			return conn, err
+		}
+		select {
+		case <-time.After(retryDial):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// absent reports whether err says that there is no coordinator now and may be one soon.
+func absent(err error) bool {
+	var refused *client.RefusedError
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, client.ErrDisconnected) ||
+		errors.As(err, &refused) && refused.Code == frames.CodeAuthorityFenced
 }
 
 // current verifies one snapshot when the authority is new to this client (protocol.md §4
@@ -119,7 +148,7 @@ func (s *session) send(ctx context.Context, cmd client.Command, retried bool, li
 	}
 	result, err := call(ctx, cmd)
 	if err != nil {
-		return &commandError{cmd.OperationID, line, err}
+		return &commandError{cmd.OperationID, line, retried, err}
 	}
 	return s.a.showResult(cmd.OperationID, result, show)
 }

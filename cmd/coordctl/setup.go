@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -118,14 +120,14 @@ func (s *setup) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.enrol(ctx, s.tools.witnessd, s.witnessDir(), link.Public(), "--scope", "activate,status", "--coordinator", id.String(), "--label", "coordinator"); err != nil {
+	if err := s.enrol(ctx, s.tools.witnessd, s.witnessDir(), link.Public(), "coordinator", "--scope", "activate,status", "--coordinator", id.String()); err != nil {
 		return err
 	}
 	key, err := s.clientKey()
 	if err != nil {
 		return err
 	}
-	if err := s.enrol(ctx, s.tools.coordinatord, s.coordinatorDir(), key.Public(), "--scope", "all", "--label", "local"); err != nil {
+	if err := s.enrol(ctx, s.tools.coordinatord, s.coordinatorDir(), key.Public(), "local", "--scope", "all"); err != nil {
 		return err
 	}
 	return s.context(id, &w)
@@ -139,8 +141,11 @@ func (s *setup) coordinator(ctx context.Context, w *witnessReport) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	fresh := filepath.Join(s.dir, "coordinator.new")
-	if err := os.RemoveAll(fresh); err != nil {
+	if err := s.clear(); err != nil {
+		return err
+	}
+	fresh, err := os.MkdirTemp(s.dir, freshPrefix+"*") // a name of its own: an init that is being killed may still write
+	if err != nil {
 		return err
 	}
 	args := []string{"init", "--state", fresh, "--witness-socket", w.Socket, "--witness-authority", w.Authority, "--witness-id", w.WitnessID, "-o", "json"}
@@ -155,6 +160,23 @@ func (s *setup) coordinator(ctx context.Context, w *witnessReport) error {
 		return err
 	}
 	return durable.SyncDir(s.dir)
+}
+
+// freshPrefix begins the names of coordinators in the making.
+const freshPrefix = "coordinator.new-"
+
+// clear removes what interrupted attempts left.
+func (s *setup) clear() error {
+	old, err := filepath.Glob(filepath.Join(s.dir, freshPrefix+"*"))
+	if err != nil {
+		return err
+	}
+	for _, dir := range old {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // coordinatorID reads who the coordinator is, and that its witness is the one next door.
@@ -184,19 +206,26 @@ func (s *setup) coordinatorID(w *witnessReport) (frames.CoordinatorID, error) {
 	return id, nil
 }
 
-// enrol adds a key to a daemon's registry unless a line of it is there, revoked or not.
-func (s *setup) enrol(ctx context.Context, tool, dir string, public [32]byte, flags ...string) error {
+// enrol adds a key to a daemon's registry unless a line of it is there, revoked or not. A
+// label that another key has is left to that one.
+func (s *setup) enrol(ctx context.Context, tool, dir string, public [32]byte, label string, flags ...string) error {
 	text := handshake.FormatPublicKey(public)
 	raw, err := durable.ReadPrivate(filepath.Join(dir, "workload-keys"), maxSmallFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	args := append([]string{"keys", "--state", dir, "add", "--expires", keyLife}, flags...)
+	taken := false
 	for line := range strings.Lines(string(raw)) {
-		if strings.HasPrefix(strings.TrimSpace(line), text) {
+		fields := strings.Fields(line)
+		if len(fields) > 0 && fields[0] == text {
 			return nil
 		}
+		taken = taken || slices.Contains(fields, "label="+label)
 	}
-	args := append([]string{"keys", "--state", dir, "add", "--expires", keyLife}, flags...)
+	if !taken {
+		args = append(args, "--label", label)
+	}
 	return s.tool(ctx, nil, tool, append(args, text)...)
 }
 
@@ -234,12 +263,15 @@ func (s *setup) context(id frames.CoordinatorID, w *witnessReport) error {
 }
 
 // tool runs a daemon's program to its end and decodes the JSON that it prints, unless into
-// is nil.
+// is nil. Like a daemon it does not outlive this program.
 func (s *setup) tool(ctx context.Context, into any, path string, args ...string) error {
+	runtime.LockOSThread() // see startProcess
+	defer runtime.UnlockOSThread()
 	var out, said bounded
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.WaitDelay = pipeGrace
+	cmd.SysProcAttr = daemonAttr()
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

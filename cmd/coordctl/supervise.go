@@ -221,7 +221,7 @@ func (p *process) outcome() (code int, how string) {
 		return -1, p.err.Error()
 	}
 	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return -1, fmt.Sprintf("killed by %v", ws.Signal())
+		return -1, fmt.Sprintf("killed by signal %d (%v)", int(ws.Signal()), ws.Signal())
 	}
 	code = st.ExitCode()
 	meaning := exitMeanings[code].text
