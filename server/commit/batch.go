@@ -3,7 +3,6 @@ package commit
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"coordinator/frames"
 	"coordinator/internal/clock"
@@ -203,9 +202,6 @@ func (w *Writer) publish() error {
 	}
 	w.round = nil
 	if r.durable {
-		if slices.ContainsFunc(r.batch.Silent, func(s store.Silent) bool { return s.Ref == work.RetentionRef() }) {
-			w.retained = false // the next Step looks
-		}
 		w.o.Publish(r.batch)
 		failpoint.Hit("published")
 	}
@@ -214,17 +210,6 @@ func (w *Writer) publish() error {
 	}
 	failpoint.Hit("replied")
 	r.leave()
-	return nil
-}
-
-// retain tells the store how much of the log to keep for replays (protocol.md §7.2 [D-42]).
-func (w *Writer) retain() error {
-	r, err := work.Retention(view{w.o.Store.Begin()})
-	if err != nil {
-		return fmt.Errorf("retention: %w", err)
-	}
-	w.o.Store.SetEventBytes(r.EventBytes)
-	w.retained = true
 	return nil
 }
 

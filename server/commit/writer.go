@@ -29,9 +29,8 @@ type Writer struct {
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
 
-	held     []*item // owned by the stepping goroutine: taken and not yet built
-	round    *round  // owned by the stepping goroutine: durable, not yet published
-	retained bool    // owned by the stepping goroutine: the store knows how much log to keep
+	held  []*item // owned by the stepping goroutine: taken and not yet built
+	round *round  // owned by the stepping goroutine: durable, not yet published
 }
 
 // An item is a proposal or an amendment in the queue.
@@ -256,11 +255,6 @@ func (w *Writer) reply(it *item, r reply) {
 // authority.ErrDiverged, keeps everything, and goes on where it was when it is called
 // again; every other error is final. Run is a loop around it; a simulation calls it alone.
 func (w *Writer) Step() (worked bool, err error) {
-	if !w.retained {
-		if err := w.retain(); err != nil {
-			return false, err
-		}
-	}
 	if w.round != nil {
 		if err := w.publish(); err != nil {
 			return false, err
