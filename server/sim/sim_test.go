@@ -172,9 +172,13 @@ func (w *world) commit(n *node) {
 	switch w.rng.IntN(12) {
 	case 0:
 		stall := time.Duration(w.rng.IntN(14)) * time.Second
+		frozen, cut := w.rng.IntN(2) == 0, n.link.cut // the whole process stands still, its renewals too
 		n.fs.Hook(func(op simfs.Op) error {
 			if op.Kind == "sync" {
+				n.link.cut = cut || frozen
 				w.advance(stall)
+				w.rival(n, stall)
+				n.link.cut = cut
 				stall = 0
 			}
 			return nil
@@ -188,6 +192,16 @@ func (w *world) commit(n *node) {
 		w.crash(n)
 	default:
 		n.step()
+	}
+}
+
+// rival tries to start another coordinator while n is stuck for as long as stall.
+func (w *world) rival(n *node, stall time.Duration) {
+	for _, o := range w.nodes {
+		if o != n && !o.up() && stall > leaseSeconds*time.Second {
+			w.startNode(o)
+			return
+		}
 	}
 }
 

@@ -137,10 +137,18 @@ func (w *world) await(fn func()) {
 }
 
 // actsNow checks, at the instant in which n does something that others see, that the
-// witness has given the authority to nobody after it.
+// witness still keeps the authority free for it.
 func (w *world) actsNow(n *node, what string) {
-	if w.lastActivation != n.fence.Guard().Activation {
-		w.fault("%s: %s under activation %d after %d had been granted", n.name, what, n.fence.Guard().Activation, w.lastActivation)
+	mine := n.fence.Guard().Activation
+	if w.lastActivation != mine {
+		w.fault("%s: %s under activation %d after %d had been granted", n.name, what, mine, w.lastActivation)
+	}
+	if w.witness == nil {
+		return
+	}
+	s, err := w.witness.Status(coordinatorID)
+	if err != nil || s.Activation != mine || s.LeaseRemaining == 0 {
+		w.fault("%s: %s under activation %d, whose lease has ended: %+v %v", n.name, what, mine, s, err)
 	}
 }
 
