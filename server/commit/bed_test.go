@@ -105,7 +105,7 @@ func newBed(t testing.TB) *bed {
 }
 
 func (b *bed) storeOptions() store.Options {
-	return store.Options{FS: b.disk, Clock: b.clk, Manual: true, UnsafeNoSync: true, SegmentBytes: 1 << 20}
+	return store.Options{FS: b.disk, Clock: b.clk, Manual: true, UnsafeNoSync: true, SegmentBytes: 64 << 10}
 }
 
 // start opens the store and activates, without installing.

@@ -393,3 +393,41 @@ func TestC08_CrashAtEveryDiskOperation(t *testing.T) {
 		})
 	}
 }
+
+// The process stalls between entering the fence and the write.
+func TestC05_BatchThatIsBuiltPastTheDeadlineIsNotWritten(t *testing.T) {
+	b := newBed(t)
+	b.options.LowDisk = func() bool { b.clk.Advance(leaseSeconds * time.Second); return false }
+	b.restart(b.disk.Kill)
+	got := b.propose(create(t, 1, 1, "a"), alice)
+	before := b.disk.Ops()
+	require.ErrorIs(t, b.writer.Run(t.Context()), authority.ErrFenced)
+	require.Equal(t, before, b.disk.Ops())
+	require.ErrorIs(t, (<-got).err, ErrStopped)
+}
+
+func TestDivergenceWhileBuildingForgetsTheTransaction(t *testing.T) {
+	b := newBed(t)
+	stepped := false
+	b.options.LowDisk = func() bool {
+		if !stepped {
+			stepped = true
+			b.clk.StepWall(time.Hour)
+		}
+		return false
+	}
+	b.restart(b.disk.Kill)
+	p, revoked := b.proposal(create(t, 1, 1, "a"), alice)
+	require.NoError(t, b.writer.Propose(p))
+	kept := b.propose(create(t, 2, 2, "a"), alice)
+	before := b.disk.Ops()
+	require.ErrorIs(t, b.step(), authority.ErrDiverged)
+	require.Equal(t, before, b.disk.Ops())
+	p.Grant.(*grant).revoke() // while it waited
+	b.renew()
+	require.NoError(t, b.step())
+	require.Equal(t, frames.CodeAuthenticationFailed, code(t, (<-revoked).err))
+	a := <-kept
+	require.NoError(t, a.err)
+	require.EqualValues(t, 2, a.result.Sequence)
+}
