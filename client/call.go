@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"coordinator/frames"
 )
@@ -13,14 +12,8 @@ import (
 // terminal reply, whether or not somebody still waits.
 type call struct {
 	id      frames.RequestID
-	replies chan reply    // two places: a final page and its END share one request
-	want    []frames.Type // the types that may answer it
-}
-
-// A reply is one frame that answers a call, and whether another follows.
-type reply struct {
-	frame frames.Frame
-	last  bool
+	replies chan frames.Frame // two places: a final page and its END share one request
+	want    frames.Type       // the type that may answer it next
 }
 
 // A FatalError is a COORD_ERROR that ended the connection.
@@ -33,9 +26,9 @@ func (e *FatalError) Error() string {
 	return "the coordinator ended the connection: " + (&RefusedError{e.Code, e.Message}).Error()
 }
 
-// open takes a slot and a request id for a request that the types in want may answer. The
+// open takes a slot and a request id for a request that want answers. The
 // error matches [ErrNotSent].
-func (c *Conn) open(ctx context.Context, want ...frames.Type) (*call, error) {
+func (c *Conn) open(ctx context.Context, want frames.Type) (*call, error) {
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -51,7 +44,7 @@ func (c *Conn) open(ctx context.Context, want ...frames.Type) (*call, error) {
 	}
 	for c.lastID++; c.lastID == 0 || c.calls[c.lastID] != nil; c.lastID++ {
 	}
-	k := &call{id: c.lastID, replies: make(chan reply, 2), want: want}
+	k := &call{id: c.lastID, replies: make(chan frames.Frame, 2), want: want}
 	c.calls[k.id] = k
 	return k, nil
 }
@@ -77,21 +70,23 @@ func (c *Conn) send(ctx context.Context, k *call, f frames.Frame) (started bool,
 	return false, notSent(err)
 }
 
-// await gives the next reply of k. A reply that came before the connection ended counts.
+// await gives the next reply of k. One that came before ctx or the connection ended counts.
 func (c *Conn) await(ctx context.Context, k *call) (frames.Frame, error) {
 	select {
-	case r := <-k.replies:
-		return opened(r.frame)
+	case f := <-k.replies:
+		return opened(f)
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
 	case <-c.done:
 	}
 	select {
-	case r := <-k.replies:
-		return opened(r.frame)
+	case f := <-k.replies:
+		return opened(f)
 	default:
-		return nil, c.Err()
 	}
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	return nil, context.Cause(ctx)
 }
 
 // opened turns an error frame into a [RefusedError].
@@ -110,16 +105,16 @@ func (c *Conn) deliver(id frames.RequestID, f frames.Frame, last bool) error {
 	if k == nil {
 		return fmt.Errorf("%w: %v answers no request", ErrProtocol, f.Type())
 	}
-	if f.Type() != frames.TypeCoordError && !slices.Contains(k.want, f.Type()) {
+	if f.Type() != frames.TypeCoordError && f.Type() != k.want {
 		return fmt.Errorf("%w: %v does not answer that request", ErrProtocol, f.Type())
 	}
 	select {
-	case k.replies <- reply{f, last}:
+	case k.replies <- f:
 	default:
 		return fmt.Errorf("%w: more replies than a request has", ErrProtocol)
 	}
 	if !last {
-		k.want = []frames.Type{frames.TypeSnapshotEnd} // what follows BEGIN without a cursor, and the last PAGE
+		k.want = frames.TypeSnapshotEnd // what follows BEGIN without a cursor, and the last PAGE
 		return nil
 	}
 	delete(c.calls, id)

@@ -69,7 +69,8 @@ func (c *Conn) Command(ctx context.Context, cmd Command) (frames.OperationResult
 	result, started, err := c.exchange(ctx, &cmd)
 	switch {
 	case err == nil:
-		return result, c.settle(cmd.OperationID, result)
+		c.settle(cmd.OperationID, result)
+		return result, nil
 	case !started:
 		return none, errors.Join(err, c.unbegin(cmd.OperationID, begun))
 	}
@@ -109,13 +110,18 @@ func (c *Conn) unbegin(op frames.OperationID, begun bool) error {
 	return c.state.Forget(op)
 }
 
-// settle records a result: the cut that it shows, and whether it resolves the operation.
-func (c *Conn) settle(op frames.OperationID, r frames.OperationResult) error {
+// settle records a result: the cut that it shows, and whether it resolves the operation. A
+// failure does not make the result any less true: Close tells it.
+func (c *Conn) settle(op frames.OperationID, r frames.OperationResult) {
 	cut := cutSeen{Activation: c.guard.Activation, Sequence: frames.EventCut(r.Sequence)}
 	if !c.verified.Load() {
 		cut.Sequence = 0 // the cut of an unverified authority is held against the old one first (D-26)
 	}
-	return c.state.settle(op, r.State.Final(), cut, c.opts.Journal)
+	if err := c.state.settle(op, r.State.Final(), cut, c.opts.Journal); err != nil {
+		c.mu.Lock()
+		c.unkept = err
+		c.mu.Unlock()
+	}
 }
 
 // Lookup asks for the result of an operation. UNKNOWN means that this authority has no
@@ -128,7 +134,8 @@ func (c *Conn) Lookup(ctx context.Context, op frames.OperationID) (frames.Operat
 		return frames.OperationResult{}, err
 	}
 	result := f.(*frames.OperationResultFrame).Operation
-	return result, c.settle(op, result)
+	c.settle(op, result)
+	return result, nil
 }
 
 // Retry finds out what became of cmd and sends it again only when the coordinator does not

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -322,4 +323,27 @@ func TestJournalIsDurableBeforeTheCommandLeaves(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, again.Unresolved())
 	require.Equal(t, frames.EventCut(7), again.cut().Sequence)
+}
+
+func TestResultStandsWhenItCannotBeRemembered(t *testing.T) {
+	w := newWorld(t)
+	opts := w.options(func(p *peer) {
+		p.snapshot(&shown{})
+		cmd := take[*frames.CoordCommand](p)
+		if err := os.WriteFile(StatePath(w.pins.Path, w.pins.CoordinatorID), []byte("damaged"), 0o600); err != nil {
+			panic(err)
+		}
+		p.send(&frames.CoordCommandResult{RequestID: cmd.RequestID, Operation: succeeded(6)})
+		p.recv()
+	})
+	opts.Journal = true
+	c, err := Dial(t.Context(), w.pins, opts)
+	require.NoError(t, err)
+	s, err := c.Snapshot(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	r, err := c.Command(t.Context(), created(t, operation(1), "{}"))
+	require.NoError(t, err, "the command ran, whatever became of the memory of it")
+	require.Equal(t, frames.EventSequence(6), r.Sequence)
+	require.ErrorAs(t, c.Close(), new(*StateError))
 }

@@ -108,7 +108,7 @@ type Conn struct {
 	slots chan struct{} // one element per request that may still be sent
 	wlock chan struct{} // holds one element while somebody writes
 	wbuf  []byte        // owned by whoever holds wlock
-	pongs chan uint64   // readLoop to tend
+	pongs chan uint64   // readLoop to answerPings
 
 	mu     sync.Mutex
 	calls  map[frames.RequestID]*call // guarded by mu
@@ -116,6 +116,7 @@ type Conn struct {
 	lastID frames.RequestID           // guarded by mu
 	nonce  uint64                     // guarded by mu; of the last ping
 	cause  error                      // guarded by mu; why the connection ended
+	unkept error                      // guarded by mu; why what results showed could not be made durable
 
 	done chan struct{} // closed once cause is set
 	wg   sync.WaitGroup
@@ -181,12 +182,17 @@ func (c *Conn) Err() error {
 }
 
 // Close ends the connection and returns once its goroutines have. Requests without a reply
-// end as they would on any disconnect. Its error says that the cut shown could not be made
-// durable; the connection has ended all the same.
+// end as they would on any disconnect. Its error says that something which results showed
+// could not be made durable in the [State]; the connection has ended all the same.
 func (c *Conn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
-	return c.state.Flush()
+	if err := c.state.Flush(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unkept
 }
 
 // fail ends the connection for the first reason that it is given.
@@ -218,34 +224,44 @@ func (c *Conn) live() error {
 	return nil
 }
 
-// start runs the two goroutines of an accepted connection.
+// start runs the three goroutines of an accepted connection.
 func (c *Conn) start(r io.Reader) {
-	c.wg.Add(2)
-	go func() { defer c.wg.Done(); c.fail(c.readLoop(r)) }()
-	go func() { defer c.wg.Done(); c.tend() }()
+	c.wg.Go(func() { c.fail(c.readLoop(r)) })
+	c.wg.Go(c.answerPings)
+	c.wg.Go(c.expire)
 }
 
-// tend answers pings and closes the connection at expiry, so that the reader never waits
-// for a peer that does not read.
-func (c *Conn) tend() {
+// answerPings keeps the reader from waiting for a peer that does not read.
+func (c *Conn) answerPings() {
+	for {
+		select {
+		case nonce := <-c.pongs:
+			if _, err := c.write(context.Background(), &frames.Pong{Nonce: nonce}); err != nil {
+				c.fail(err)
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// expire closes the connection when its certificate has run out (§4), whatever the others
+// wait for.
+func (c *Conn) expire() {
 	timer := c.opts.Clock.NewTimer(expiryTick)
 	defer timer.Stop()
 	for {
 		select {
 		case <-c.done:
 			return
-		case nonce := <-c.pongs:
-			if _, err := c.write(context.Background(), &frames.Pong{Nonce: nonce}); err != nil {
-				c.fail(err)
-				return
-			}
 		case <-timer.C():
-			if err := c.live(); err != nil {
-				c.fail(err)
-				return
-			}
-			timer.Reset(expiryTick)
 		}
+		if err := c.live(); err != nil {
+			c.fail(err)
+			return
+		}
+		timer.Reset(expiryTick)
 	}
 }
 

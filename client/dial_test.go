@@ -310,12 +310,34 @@ func TestExpiryEndsTheConnectionBeforeAFrameIsActedOn(t *testing.T) {
 func TestIdleConnectionClosesAtExpiry(t *testing.T) {
 	w := newWorld(t)
 	c := w.dial(func(p *peer) { p.recv() })
-	for range 20 {
+	for range 15 {
+		eventuallyTimer(t, w, c)
 		w.clock.Advance(time.Second)
-		require.Eventually(t, func() bool { return c.Err() != nil || w.clock.Timers() > 0 }, 10*time.Second, time.Millisecond)
 	}
 	<-c.Done()
 	require.ErrorIs(t, c.Err(), ErrExpired)
+}
+
+func TestConnectionWhosePeerDoesNotReadClosesAtExpiry(t *testing.T) {
+	w := newWorld(t)
+	release := make(chan struct{})
+	c := w.dial(func(p *peer) {
+		p.send(&frames.Ping{Nonce: 1}) // the answer blocks: nobody reads the pipe
+		<-release
+	})
+	defer close(release)
+	for c.Err() == nil {
+		eventuallyTimer(t, w, c)
+		w.clock.Advance(time.Second)
+	}
+	require.ErrorIs(t, c.Err(), ErrExpired)
+}
+
+// eventuallyTimer waits until the connection has looked at its certificate and waits to
+// look again, or has ended.
+func eventuallyTimer(t *testing.T, w *world, c *Conn) {
+	t.Helper()
+	require.Eventually(t, func() bool { return c.Err() != nil || w.clock.Timers() > 0 }, 10*time.Second, time.Millisecond)
 }
 
 func TestAuthorityRenewed(t *testing.T) {

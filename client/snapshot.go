@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -91,16 +92,10 @@ func (c *Conn) takeSnapshot(ctx context.Context, staged *spool) (*Snapshot, erro
 	}
 	t := &taking{conn: c, staged: staged, shown: shown, begin: f.(*frames.SnapshotBegin)}
 	s, err := t.run(ctx, k)
-	if bad := (*SnapshotError)(nil); asSnapshotError(err, &bad) {
-		c.fail(bad)
+	if errors.As(err, new(*SnapshotError)) {
+		c.fail(err)
 	}
 	return s, err
-}
-
-func asSnapshotError(err error, into **SnapshotError) bool {
-	e, ok := err.(*SnapshotError)
-	*into = e
-	return ok
 }
 
 // taking is one snapshot on its way.

@@ -408,6 +408,16 @@ func TestKeygen(t *testing.T) {
 	after, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, before, after, "a key was replaced")
+
+	open := filepath.Join(t.TempDir(), "open")
+	require.NoError(t, os.Mkdir(open, 0o755))
+	r = cli("keygen", "--out", filepath.Join(open, "my.key"))
+	require.Equal(t, exitDone, r.code, r.errout)
+	require.Regexp(t, `^ed25519:[0-9a-f]{64}\n$`, r.out)
+	require.Contains(t, r.errout, open)
+	st, err = os.Stat(filepath.Join(open, "my.key"))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
 }
 
 func TestSnapshotCommands(t *testing.T) {

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -252,10 +255,7 @@ func (a *app) keygenCommand() *cobra.Command {
 			if out == "" {
 				return usage("keygen needs --out FILE: where the secret key goes, readable by you alone")
 			}
-			if err := durable.MkdirPrivate(filepath.Dir(out)); err != nil {
-				return err
-			}
-			key, err := handshake.CreateKey(out, rand.Reader)
+			key, err := a.newKey(out)
 			if errors.Is(err, fs.ErrExist) {
 				return usage("%s exists and is not replaced; name another file", out)
 			}
@@ -270,6 +270,32 @@ func (a *app) keygenCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&out, "out", "", "where the secret key goes: a `FILE` that does not exist yet, in a directory of mode 0700")
+	c.Flags().StringVar(&out, "out", "", "where the secret key goes: a `FILE` that does not exist yet")
 	return c
+}
+
+// newKey makes a key file, and its directory if that is missing. A directory that others
+// may enter gets the key too, which is private by its own mode, but no program of ours
+// reads a key from there.
+func (a *app) newKey(path string) (*handshake.Key, error) {
+	dir := filepath.Dir(path)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if err := durable.MkdirPrivate(dir); err != nil {
+			return nil, err
+		}
+	}
+	var unsafe *durable.UnsafeFileError
+	if err := durable.CheckPrivateDir(dir); !errors.As(err, &unsafe) {
+		return handshake.CreateKey(path, rand.Reader)
+	}
+	var seed [ed25519.SeedSize]byte
+	defer clear(seed[:])
+	if _, err := io.ReadFull(rand.Reader, seed[:]); err != nil {
+		return nil, err
+	}
+	if err := durable.Create(path, seed[:], durable.PrivateFile); err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(a.stderr, "coordctl: note: %s %s; move the key to a directory of mode 0700 before a context names it\n", unsafe.Path, unsafe.Problem)
+	return handshake.NewKey(seed), nil
 }

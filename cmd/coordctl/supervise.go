@@ -183,8 +183,7 @@ type process struct {
 }
 
 // startProcess starts a daemon in a process group of its own, so that the terminal's
-// Ctrl-C reaches only this program, and so that it dies with this program where the
-// system can do that.
+// Ctrl-C reaches only this program, and so that it dies with this program.
 func startProcess(path string, args []string, stdout, stderr io.Writer) (*process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
@@ -209,6 +208,12 @@ func startProcess(path string, args []string, stdout, stderr io.Writer) (*proces
 		return nil, err
 	}
 	return p, nil
+}
+
+// daemonAttr gives a daemon its own process group and ends it when this program dies,
+// however that happens.
+func daemonAttr() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
 // signal sends sig; a process that is gone already is what was wanted.
