@@ -14,7 +14,7 @@ all: build
 
 build:
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/coordctl
 
 demo: build
 	@CGO_ENABLED=0 $(GO) run ./cmd/internal/demo -bin bin

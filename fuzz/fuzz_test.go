@@ -256,32 +256,36 @@ func seedTagged(f *testing.F, families ...string) {
 	}
 }
 
-// FuzzEffectTarget decodes where an effect acts.
-func FuzzEffectTarget(f *testing.F) {
-	vectors.Seed(f, vectors.SeedEffectTargets)
-	fuzzImage(f, []func() codec.Value{func() codec.Value { return new(frames.EffectTarget) }}, nil)
-}
-
-// FuzzEffectAttempt decodes outbox rows, whose target and payload must fit the kind.
-func FuzzEffectAttempt(f *testing.F) {
-	vectors.Seed(f, vectors.SeedEffectAttempts)
-	fuzzImage(f, []func() codec.Value{func() codec.Value { return new(frames.EffectAttempt) }}, func(t *testing.T, v codec.Value) {
-		a := v.(*frames.EffectAttempt)
-		if (a.Kind == frames.EffectSpawn) != (a.Target.Tag == frames.TargetPendingSpawn) {
-			t.Fatalf("kind %d at target tag %d", a.Kind, a.Target.Tag)
-		}
-		payload := map[frames.EffectKind]codec.Value{
-			frames.EffectSpawn: new(frames.SpawnPayload), frames.EffectKill: new(frames.KillPayload),
-			frames.EffectProcessSignal: new(frames.SignalPayload),
-		}[a.Kind]
-		if err := codec.DecodeImage(payload, a.Payload); err != nil {
-			t.Fatalf("attempt decodes, its payload does not: %v", err)
-		}
-		checkImage(t, payload, a.Payload)
-		if _, err := frames.EffectDigest(a.Kind, &a.Target, a.Payload); err != nil {
-			t.Fatal(err)
+// FuzzEffect decodes targets and outbox rows, as the first byte says. A row's target and
+// payload must fit its kind.
+func FuzzEffect(f *testing.F) {
+	seedTagged(f, vectors.SeedEffectTargets, vectors.SeedEffectAttempts)
+	fuzzImage(f, []func() codec.Value{
+		func() codec.Value { return new(frames.EffectTarget) },
+		func() codec.Value { return new(frames.EffectAttempt) },
+	}, func(t *testing.T, v codec.Value) {
+		if a, ok := v.(*frames.EffectAttempt); ok {
+			checkAttempt(t, a)
 		}
 	})
+}
+
+func checkAttempt(t *testing.T, a *frames.EffectAttempt) {
+	t.Helper()
+	if (a.Kind == frames.EffectSpawn) != (a.Target.Tag == frames.TargetPendingSpawn) {
+		t.Fatalf("kind %d at target tag %d", a.Kind, a.Target.Tag)
+	}
+	payload := map[frames.EffectKind]codec.Value{
+		frames.EffectSpawn: new(frames.SpawnPayload), frames.EffectKill: new(frames.KillPayload),
+		frames.EffectProcessSignal: new(frames.SignalPayload),
+	}[a.Kind]
+	if err := codec.DecodeImage(payload, a.Payload); err != nil {
+		t.Fatalf("attempt decodes, its payload does not: %v", err)
+	}
+	checkImage(t, payload, a.Payload)
+	if _, err := frames.EffectDigest(a.Kind, &a.Target, a.Payload); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // FuzzCertificate decodes certificates. What is signed is their first 145 bytes.

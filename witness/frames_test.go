@@ -1,7 +1,6 @@
 package witness
 
 import (
-	"bytes"
 	"reflect"
 	"strings"
 	"testing"
@@ -94,32 +93,4 @@ func TestC01_OtherNamespacesAreRefused(t *testing.T) {
 		_, err = frames.Decode(f.Type(), out[codec.HeaderSize:])
 		require.Error(t, err, "%T is no frame of the endpoint", f)
 	}
-}
-
-func FuzzFrame(f *testing.F) {
-	for _, s := range sampleFrames() {
-		out, err := AppendFrame(nil, s)
-		require.NoError(f, err)
-		f.Add(out[4:])
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if len(b) == 0 {
-			return
-		}
-		m, err := DecodeFrame(frames.Type(b[0]), b[1:])
-		if err != nil {
-			return
-		}
-		canon, err := AppendFrame(nil, m)
-		if err != nil {
-			t.Fatalf("%#v decodes but does not encode: %v", m, err)
-		}
-		again, err := DecodeFrame(frames.Type(canon[4]), canon[codec.HeaderSize:])
-		if err != nil || !reflect.DeepEqual(m, again) {
-			t.Fatalf("%#v comes back as %#v, %v", m, again, err)
-		}
-		if twice, err := AppendFrame(nil, again); err != nil || !bytes.Equal(canon, twice) {
-			t.Fatalf("two canonical forms: %x and %x (%v)", canon, twice, err)
-		}
-	})
 }
