@@ -1,0 +1,287 @@
+package stream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"coordinator/frames"
+	"coordinator/internal/clock"
+	"coordinator/server/quota"
+	"coordinator/server/store"
+	"coordinator/server/work"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// bench is a store driven by the test itself, which is its writer.
+type bench struct {
+	t      *testing.T
+	store  *store.Store
+	m      *Manager
+	quotas *quota.Server
+	clock  *clock.Manual
+	guard  frames.AuthorityGuard
+	viewer work.Viewer
+	refuse error // what Do answers instead of running
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	b := &bench{t: t, clock: clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0), Boot: time.Hour})}
+	dir := t.TempDir()
+	id := newID[frames.CoordinatorID](t)
+	o := store.Options{Manual: true, UnsafeNoSync: true, SegmentBytes: 4 << 20, Clock: b.clock}
+	require.NoError(t, store.Create(dir, store.Genesis{CoordinatorID: id, CreatedAt: time.Unix(1, 0)}, o))
+	var err error
+	b.store, err = store.Open(dir, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.store.Close()) })
+	b.quotas, err = quota.New(quota.Defaults())
+	require.NoError(t, err)
+	b.guard = frames.AuthorityGuard{CoordinatorID: id, Epoch: 3, Activation: 4, TokenSHA256: [32]byte{5}}
+	b.viewer = work.Viewer{Principal: frames.KeyID{1}, Scope: frames.AllScopes, Capabilities: work.Capabilities &^ frames.CapWithoutOperations}
+	b.m = New(Options{
+		Clock: b.clock, Rand: rand.Reader, Guard: b.guard,
+		Do: func(_ context.Context, f func(*store.Store) error) error {
+			if b.refuse != nil {
+				return b.refuse
+			}
+			return f(b.store)
+		},
+	})
+	return b
+}
+
+func newID[T ~[16]byte](t *testing.T) T {
+	t.Helper()
+	id, err := frames.NewID[T](rand.Reader)
+	require.NoError(t, err)
+	return id
+}
+
+// put commits one objective, new or replaced.
+func (b *bench) put(id frames.ObjectID, rev frames.ObjectRevision, size int) {
+	b.t.Helper()
+	rec, err := frames.NewRecord(frames.ObjectRef{Kind: frames.KindObjective, ID: id}, rev,
+		&frames.Objective{DocumentSchema: 1, Document: []byte(strings.Repeat("d", size))})
+	require.NoError(b.t, err)
+	tx := b.store.Begin()
+	tx.Emit(frames.EventObjectiveChanged, newID[frames.EventID](b.t), store.Row{Record: rec, Live: true})
+	_, err = b.store.Commit(tx, b.clock.Now().Wall)
+	require.NoError(b.t, err)
+	b.m.Committed()
+}
+
+func (b *bench) session(limits ...func(*frames.Limits)) *Session {
+	b.t.Helper()
+	account, err := b.quotas.Connect(quota.Principal(b.viewer.Principal))
+	require.NoError(b.t, err)
+	b.t.Cleanup(account.Close)
+	l := frames.ReferenceLimits()
+	for _, f := range limits {
+		f(&l)
+	}
+	s := b.m.NewSession(SessionOptions{Viewer: b.viewer, Limits: l, Account: account})
+	b.t.Cleanup(s.Close)
+	return s
+}
+
+func (b *bench) open(s *Session) *frames.SnapshotBegin {
+	b.t.Helper()
+	r, err := s.Open(b.t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard})
+	require.NoError(b.t, err)
+	return r.Frames[0].(*frames.SnapshotBegin)
+}
+
+func next(s *Session, begin *frames.SnapshotBegin) (Reply, error) {
+	return s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: begin.SnapshotID, Cursor: begin.FirstCursor})
+}
+
+func pinned(b *bench) uint64 {
+	p, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.PinnedBytes)
+	return p
+}
+
+const large = 200 << 10
+
+// fill makes n large objectives. A cut pins one version of each at most.
+func (b *bench) fill(n int) (ids []frames.ObjectID) {
+	b.t.Helper()
+	for range n {
+		ids = append(ids, newID[frames.ObjectID](b.t))
+		b.put(ids[len(ids)-1], 1, large)
+	}
+	return ids
+}
+
+func TestPinnedBytesGrowInSteps(t *testing.T) {
+	b := newBench(t)
+	ids := b.fill(30)
+	s := b.session()
+	begin := b.open(s)
+	require.EqualValues(t, quota.Reservation, pinned(b))
+	b.put(newID[frames.ObjectID](t), 1, large) // a new object supersedes nothing
+	require.EqualValues(t, quota.Reservation, pinned(b))
+	last, steps := pinned(b), 0
+	for _, id := range ids {
+		b.put(id, 2, large)
+		now := pinned(b)
+		require.GreaterOrEqual(t, now, b.m.first().cut.Superseded())
+		if now != last {
+			require.Equal(t, last+quota.Step, now)
+			last = now
+			steps++
+		}
+	}
+	require.GreaterOrEqual(t, steps, 3)
+	var revisions []frames.ObjectRevision
+	cursor := begin.FirstCursor // it still shows what it was taken of
+	for cursor != nil {
+		r, err := s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: begin.SnapshotID, Cursor: cursor})
+		require.NoError(t, err)
+		page := r.Frames[0].(*frames.SnapshotPage)
+		for _, rec := range page.Records {
+			revisions = append(revisions, rec.Revision)
+		}
+		if cursor = page.NextCursor; cursor == nil {
+			require.IsType(t, &frames.SnapshotEnd{}, r.Frames[1])
+			r.Sent()
+		}
+	}
+	require.Equal(t, slices.Repeat([]frames.ObjectRevision{1}, len(ids)), revisions)
+	require.Zero(t, pinned(b), "END releases the reservation")
+	require.Zero(t, b.m.Open())
+}
+
+func TestARefusedExtensionEndsThatLeaseAlone(t *testing.T) {
+	b := newBench(t)
+	l := quota.Defaults()
+	l[quota.OfPrincipal][quota.PinnedBytes] = 2*quota.Reservation + quota.Step
+	var err error
+	b.quotas, err = quota.New(l)
+	require.NoError(t, err)
+	ids := b.fill(30)
+	s := b.session()
+	old := b.open(s)
+	for _, id := range ids[:8] { // the older one has used most of its reservation
+		b.put(id, 2, large)
+	}
+	young := b.open(s)
+	require.Equal(t, 2, b.m.Open())
+	for _, id := range ids[8:] {
+		b.put(id, 2, large) // no commit is refused
+		if b.m.Open() < 2 {
+			break
+		}
+	}
+	require.Equal(t, 1, b.m.Open())
+	_, err = next(s, old)
+	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err))
+	_, err = next(s, young)
+	require.NoError(t, err)
+	require.LessOrEqual(t, pinned(b), uint64(quota.Reservation+quota.Step))
+}
+
+func TestOpenIsRefusedBeforeTheCut(t *testing.T) {
+	b := newBench(t)
+	l := quota.Defaults()
+	l[quota.OfPrincipal][quota.PinnedBytes] = 2*quota.Reservation - 1
+	var err error
+	b.quotas, err = quota.New(l)
+	require.NoError(t, err)
+	b.put(newID[frames.ObjectID](t), 1, 10)
+	s := b.session()
+	b.open(s)
+	_, err = s.Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard})
+	require.Equal(t, frames.CodeResourceExhausted, frames.CodeOf(err))
+	require.ErrorContains(t, err, "bytes pinned by cuts per principal")
+	require.Equal(t, 1, b.m.Open())
+	used, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.Leases)
+	require.EqualValues(t, 1, used, "the refused lease is not charged")
+}
+
+func TestAWriterThatStoppedLeavesNothingCharged(t *testing.T) {
+	b := newBench(t)
+	b.refuse = errors.New("stopped")
+	_, err := b.session().Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard})
+	require.ErrorIs(t, err, b.refuse)
+	require.Zero(t, pinned(b))
+	used, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.Leases)
+	require.Zero(t, used)
+}
+
+func TestLeasesExpireInOrder(t *testing.T) {
+	b := newBench(t)
+	b.put(newID[frames.ObjectID](t), 1, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- b.m.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+	}()
+	s := b.session()
+	first := b.open(s)
+	b.clock.Advance(10 * time.Second)
+	second := b.open(s)
+	require.Equal(t, first.LeaseExpiresAt+10, second.LeaseExpiresAt)
+	b.clock.Advance(50*time.Second - time.Nanosecond)
+	require.Equal(t, 2, b.m.Open())
+	b.clock.Advance(time.Nanosecond)
+	_, err := next(s, first) // at the instant, whoever looks first
+	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err))
+	require.Eventually(t, func() bool { return b.m.Open() == 1 && pinned(b) == quota.Reservation }, 10*time.Second, time.Millisecond)
+	_, err = next(s, second)
+	require.NoError(t, err)
+}
+
+func TestCloseEndsEveryLease(t *testing.T) {
+	b := newBench(t)
+	b.put(newID[frames.ObjectID](t), 1, 10)
+	s := b.session()
+	begin := b.open(s)
+	b.open(s)
+	r, err := next(s, begin)
+	require.NoError(t, err)
+	require.Len(t, r.Frames, 2)
+	s.Close() // END is made, and was never written
+	require.Zero(t, pinned(b))
+	require.Zero(t, b.m.Open())
+	r.Sent()
+}
+
+func TestHiddenFamiliesAreLeftOut(t *testing.T) {
+	b := newBench(t)
+	for range 300 {
+		b.put(newID[frames.ObjectID](t), 1, 10)
+	}
+	b.viewer.Scope = frames.ScopeWorkCommand
+	s := b.session()
+	r, err := s.Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard})
+	require.NoError(t, err)
+	require.Len(t, r.Frames, 2, "END follows BEGIN")
+	require.Nil(t, r.Frames[0].(*frames.SnapshotBegin).FirstCursor)
+	r.Sent()
+
+	b.viewer.Scope = frames.ScopeWorkRead
+	s = b.session(func(l *frames.Limits) { l.PageRecords = 100 })
+	begin := b.open(s)
+	cursor, pages := begin.FirstCursor, 0
+	for cursor != nil {
+		r, err := s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: begin.SnapshotID, Cursor: cursor})
+		require.NoError(t, err)
+		page := r.Frames[0].(*frames.SnapshotPage)
+		require.Len(t, page.Records, 100)
+		cursor = page.NextCursor
+		pages++
+	}
+	require.Equal(t, 3, pages)
+}
