@@ -1,7 +1,6 @@
 package witness
 
 import (
-	"reflect"
 	"strings"
 	"testing"
 
