@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strings"
 
@@ -118,6 +119,9 @@ func loadConfig(dir string) (*config, error) {
 	}
 	file := filepath.Join(dir, configFile)
 	data, err := durable.ReadPrivate(file, maxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &configError{File: file, Problem: "is missing; make a coordinator with `coordinatord init`, or bring the file back from a backup"}
+	}
 	if err != nil {
 		return nil, err
 	}

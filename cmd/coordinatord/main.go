@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/spf13/cobra"
@@ -77,6 +78,8 @@ func coded(err error) error {
 		return daemon.Exit(daemon.ExitWitness, err)
 	case errors.Is(err, authority.ErrFenced):
 		return daemon.Exit(daemon.ExitFenced, err)
+	case errors.Is(err, fs.ErrNotExist): // a key or a registry
+		return daemon.Exit(daemon.ExitConfig, err)
 	}
 	return err
 }

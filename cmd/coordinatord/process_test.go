@@ -150,10 +150,9 @@ func TestC05_AStoppedProcessWakesFenced(t *testing.T) {
 	p.signal(syscall.SIGSTOP)
 	q := launch(t, nil, coordinatord, "verify", "--state", r.dir) // the lock is still held
 	require.Equal(t, daemon.ExitHeld, q.ends())
-	select {
-	case <-time.After((lease + 1) * time.Second): // a real lease must really run out
-	case <-p.exited:
-	}
+	require.Eventually(t, func() bool { // a real lease must really run out
+		return strings.Contains(ok(t, witnessd, "status", "--state", filepath.Join(r.root, "w"), "-o", "json"), `"lease": "ended"`)
+	}, waitFor, 200*time.Millisecond)
 	p.signal(syscall.SIGCONT)
 	require.Equal(t, daemon.ExitFenced, p.ends())
 	<-c.Done()
