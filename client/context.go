@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/BurntSushi/toml"
 	"golang.org/x/sys/unix"
@@ -19,6 +20,9 @@ import (
 
 // maxContextBytes bounds a context file; one with a hundred owners is far below it.
 const maxContextBytes = 64 << 10
+
+// seedBytes is the size of a key file, and far below that of any context file.
+const seedBytes = 32
 
 // A Context is what a client needs to reach one coordinator and to know that it is the
 // right one: where it listens, the pins of coordinator, authority key and witness, and
@@ -140,6 +144,11 @@ func readContext(abs string) ([]byte, error) {
 	}
 	if len(raw) > maxContextBytes {
 		return nil, &ContextError{abs, fmt.Sprintf("larger than %d bytes", maxContextBytes)}
+	}
+	// The parser quotes what it does not understand, and a key file named by mistake must
+	// not be quoted from.
+	if len(raw) == seedBytes || !utf8.Valid(raw) {
+		return nil, &ContextError{abs, "not a context file"}
 	}
 	return raw, nil
 }

@@ -76,7 +76,7 @@ func fill(c *Context, opts *Options) error {
 		if c.KeyFile == "" {
 			return &ContextError{c.Path, "the key is held by agent " + c.Agent + ", which this program cannot ask; give a key_file"}
 		}
-		key, err := handshake.LoadKey(c.KeyFile)
+		key, err := handshake.LoadClientKey(c.KeyFile)
 		if err != nil {
 			return &ContextError{c.Path, "key_file: " + err.Error()}
 		}

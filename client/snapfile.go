@@ -80,7 +80,15 @@ func (c *Conn) SaveSnapshot(path string, s *Snapshot) (err error) {
 		return fmt.Errorf("save snapshot: %w", err)
 	}
 	head = binary.BigEndian.AppendUint32(head, crc32.Checksum(head, castagnoli))
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return &SnapshotFileError{path, "not a regular file; name another one to save to"}
+	}
 	dir := filepath.Dir(path)
+	if st, err := os.Stat(dir); err != nil {
+		return fmt.Errorf("save snapshot: %w", err)
+	} else if !st.IsDir() {
+		return &SnapshotFileError{path, "what should be its directory is none"}
+	}
 	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*.tmp") // 0600
 	if err != nil {
 		return fmt.Errorf("save snapshot: %w", err)

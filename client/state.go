@@ -118,7 +118,7 @@ func OpenState(c *Context) (*State, error) {
 // readStable reads the file, once more when another process replaced it meanwhile.
 func readStable(path string) (raw []byte, err error) {
 	for range 5 {
-		if raw, err = durable.ReadPrivate(path, maxStateBytes); !errors.Is(err, durable.ErrUnstable) {
+		if raw, err = durable.ReadOwned(path, maxStateBytes); !errors.Is(err, durable.ErrUnstable) {
 			return raw, err
 		}
 	}
@@ -175,7 +175,7 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 	var next memory
 	shown := s.mem.Cut
 	var refused error // what edit said of the file's content, to be returned after the write
-	err := durable.Update(s.path, maxStateBytes, func(old []byte) ([]byte, error) {
+	err := durable.UpdateOwned(s.path, maxStateBytes, func(old []byte) ([]byte, error) {
 		m, err := s.parse(old)
 		if err != nil {
 			return nil, err

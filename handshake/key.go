@@ -65,8 +65,15 @@ const seedSize = ed25519.SeedSize
 
 // LoadKey reads a 32-byte seed from a private file (protocol.md §5.1). It
 // never makes one. Unsafe files are a *durable.UnsafeFileError.
-func LoadKey(path string) (*Key, error) {
-	raw, err := durable.ReadPrivate(path, seedSize)
+func LoadKey(path string) (*Key, error) { return loadKey(path, durable.ReadPrivate) }
+
+// LoadClientKey is LoadKey for the key of a client, whose file may lie in any
+// directory that nobody else can change; the 0700 directory of §5.1 is a rule
+// for the state directories of daemons.
+func LoadClientKey(path string) (*Key, error) { return loadKey(path, durable.ReadOwned) }
+
+func loadKey(path string, read func(path string, max int64) ([]byte, error)) (*Key, error) {
+	raw, err := read(path, seedSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("key file: %w; only an explicit init or keygen makes one", err)
 	}
@@ -89,12 +96,23 @@ func CreateKey(path string, rand io.Reader) (*Key, error) {
 	if err := durable.CheckPrivateDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("create key: %w", err)
 	}
+	return createKey(path, rand, func(path string, seed []byte) error {
+		return durable.Create(path, seed, durable.PrivateFile)
+	})
+}
+
+// CreateClientKey is CreateKey for a file that [LoadClientKey] is to read.
+func CreateClientKey(path string, rand io.Reader) (*Key, error) {
+	return createKey(path, rand, durable.CreateOwned)
+}
+
+func createKey(path string, rand io.Reader, create func(path string, seed []byte) error) (*Key, error) {
 	var seed [seedSize]byte
 	defer clear(seed[:])
 	if _, err := io.ReadFull(rand, seed[:]); err != nil {
 		return nil, fmt.Errorf("create key: %w", err)
 	}
-	if err := durable.Create(path, seed[:], durable.PrivateFile); err != nil {
+	if err := create(path, seed[:]); err != nil {
 		return nil, fmt.Errorf("create key: %w", err)
 	}
 	return NewKey(seed), nil

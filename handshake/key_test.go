@@ -2,6 +2,7 @@ package handshake
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -149,4 +150,31 @@ func TestTextForms(t *testing.T) {
 	}
 	_, err = ParsePublicKey(good)
 	require.ErrorIs(t, err, ErrTextForm)
+}
+
+// TestClientKeysNeedNoPrivateDirectory holds a client's key to its own mode and to a
+// directory that nobody else can change, and a daemon's to a private directory.
+func TestClientKeysNeedNoPrivateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Chmod(dir, 0o755))
+	path := filepath.Join(dir, "client.ed25519")
+	key, err := CreateClientKey(path, rand.Reader)
+	require.NoError(t, err)
+	_, err = CreateClientKey(path, rand.Reader)
+	require.ErrorIs(t, err, fs.ErrExist)
+	back, err := LoadClientKey(path)
+	require.NoError(t, err)
+	require.Equal(t, key.Public(), back.Public())
+
+	var unsafe *durable.UnsafeFileError
+	_, err = LoadKey(path)
+	require.ErrorAs(t, err, &unsafe, "a daemon's key")
+	_, err = CreateKey(path+"2", rand.Reader)
+	require.ErrorAs(t, err, &unsafe, "a daemon's key")
+	require.NoError(t, os.Chmod(dir, 0o777))
+	_, err = LoadClientKey(path)
+	require.ErrorAs(t, err, &unsafe)
+	_, err = CreateClientKey(path+"2", rand.Reader)
+	require.ErrorAs(t, err, &unsafe)
+	require.NoFileExists(t, path+"2")
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -184,6 +185,10 @@ func TestFailuresSayWhatWhereAndWhatNext(t *testing.T) {
 			require.NoError(t, syscall.Bind(fd, &syscall.SockaddrUnix{Name: f.pins.Socket}))
 			require.NoError(t, syscall.Close(fd)) // leaves a stale socket
 		}, create, exitUnavailable},
+		{"file_for_socket", func(t *testing.T, f *fake) {
+			require.NoError(t, os.WriteFile(f.pins.Socket, nil, 0o600))
+		}, create, exitUsage},
+		{"directory_for_socket", func(t *testing.T, f *fake) { require.NoError(t, os.Mkdir(f.pins.Socket, 0o700)) }, create, exitUsage},
 		{"no_context", func(t *testing.T, f *fake) { require.NoError(t, os.Remove(f.path)) }, create, exitUsage},
 		{"bad_context", func(t *testing.T, f *fake) {
 			require.NoError(t, os.WriteFile(f.path, []byte("colour = 1\n"), 0o600))
@@ -229,6 +234,17 @@ func TestFailuresSayWhatWhereAndWhatNext(t *testing.T) {
 		{"bad_snapshot_file", func(t *testing.T, f *fake) {
 			require.NoError(t, os.WriteFile(f.path+".snap", []byte("no"), 0o600))
 		}, []string{"snapshot", "verify", "CONTEXT.snap"}, exitOther},
+		{"no_snapshot_file", func(*testing.T, *fake) {}, []string{"snapshot", "verify", "CONTEXT.snap"}, exitUsage},
+		{"snapshot_nowhere", func(_ *testing.T, f *fake) { f.listen() }, []string{"snapshot", "save", "CONTEXT.none/snap"}, exitUsage},
+		{"snapshot_over_directory", func(t *testing.T, f *fake) {
+			require.NoError(t, os.Mkdir(f.path+".snap", 0o700))
+			f.listen()
+		}, []string{"snapshot", "save", "CONTEXT.snap"}, exitOther},
+		{"document_too_large", func(t *testing.T, f *fake) {
+			require.NoError(t, os.WriteFile(f.path+".json", []byte(`{"title":"`+strings.Repeat("x", 200_000)+`"}`), 0o600))
+			f.listen()
+		}, []string{"create", "objective", "--document", "CONTEXT.json"}, exitRefused},
+		{"nothing_to_complete", func(_ *testing.T, f *fake) { f.listen() }, []string{"complete", "objective", "abcdef"}, exitRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFake(t)
@@ -409,15 +425,83 @@ func TestKeygen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after, "a key was replaced")
 
+	// Any directory will do that nobody else can change, and no other.
 	open := filepath.Join(t.TempDir(), "open")
 	require.NoError(t, os.Mkdir(open, 0o755))
-	r = cli("keygen", "--out", filepath.Join(open, "my.key"))
-	require.Equal(t, exitDone, r.code, r.errout)
-	require.Regexp(t, `^ed25519:[0-9a-f]{64}\n$`, r.out)
-	require.Contains(t, r.errout, open)
-	st, err = os.Stat(filepath.Join(open, "my.key"))
-	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+	for mode, code := range map[os.FileMode]int{0o755: exitDone, 0o777 | os.ModeSticky: exitDone, 0o777: exitOther, 0o775: exitOther} {
+		require.NoError(t, os.Chmod(open, mode))
+		file := filepath.Join(open, fmt.Sprintf("%v.key", mode.Perm()|mode&os.ModeSticky))
+		r = cli("keygen", "--out", file)
+		require.Equal(t, code, r.code, r.errout)
+		if code != exitDone {
+			require.Contains(t, r.errout, "run: chmod go-w "+open)
+			require.NoFileExists(t, file)
+			continue
+		}
+		require.Regexp(t, `^ed25519:[0-9a-f]{64}\n$`, r.out)
+		require.Empty(t, r.errout)
+		st, err = os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), st.Mode().Perm())
+	}
+}
+
+// TestAContextInAnOpenDirectory uses a key, and keeps the memory, where others may read.
+func TestAContextInAnOpenDirectory(t *testing.T) {
+	f := newFake(t)
+	f.listen()
+	dir := filepath.Dir(f.path)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.Equal(t, exitDone, f.cli("ping").code)
+	require.Equal(t, exitDone, f.cli("ping").code)
+	require.NoError(t, os.Chmod(dir, 0o777))
+	r := f.cli("ping")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.errout, "run: chmod go-w "+dir)
+}
+
+// TestAKeyNamedAsContextIsNotQuoted gives a secret where a context belongs.
+func TestAKeyNamedAsContextIsNotQuoted(t *testing.T) {
+	f := newFake(t)
+	for _, secret := range []string{"0123456789abcdef0123456789ABCDEF", "\xfe\xca" + strings.Repeat("k", 40)} {
+		require.NoError(t, os.WriteFile(f.pins.KeyFile, []byte(secret), 0o600))
+		r := cli("--context", f.pins.KeyFile, "ping")
+		require.Equal(t, exitUsage, r.code)
+		require.Contains(t, r.errout, "not a context file")
+		require.NotContains(t, r.errout, "byte")
+		require.NotContains(t, r.errout, secret[:2]+secret[2:8])
+	}
+}
+
+// TestLinesToPasteAreWhole holds what is offered for pasting to a shell's rules.
+func TestLinesToPasteAreWhole(t *testing.T) {
+	f := newFake(t)
+	stdin := strings.NewReader(`{"title":"x"}`)
+	var out, errout strings.Builder
+	code := run([]string{"--context", f.path, "create", "objective", "--document", "-"}, stdin, &out, &errout)
+	require.Equal(t, exitUnavailable, code)
+	require.Contains(t, errout.String(), "then again (with the same standard input): coordctl")
+	require.Regexp(t, `--id [0-9a-f]{32} --document -\n`, errout.String())
+
+	odd := filepath.Join(t.TempDir(), "it's (odd); $HOME")
+	r := cli("--context", odd, "create", "objective", "--title", "-x `id`")
+	require.Equal(t, exitUsage, r.code)
+	sh, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("no sh here")
+	}
+	for _, line := range strings.Split(r.errout, "\n") {
+		_, paste, found := strings.Cut(line, "then again: coordctl ")
+		if !found {
+			continue
+		}
+		words, err := exec.Command(sh, "-c", "set -- "+paste+`; for w in "$@"; do printf '<%s>' "$w"; done`).Output()
+		require.NoError(t, err)
+		require.Contains(t, string(words), "<--context><"+odd+">")
+		require.True(t, strings.HasSuffix(string(words), "<--title><-x `id`>"), string(words))
+		return
+	}
+	t.Fatal("no line to paste: " + r.errout)
 }
 
 func TestSnapshotCommands(t *testing.T) {

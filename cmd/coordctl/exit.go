@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -12,6 +13,7 @@ import (
 	"coordinator/client"
 	"coordinator/frames"
 	"coordinator/internal/durable"
+	"coordinator/internal/shell"
 	"coordinator/internal/sock"
 )
 
@@ -33,6 +35,8 @@ type message struct {
 	what string
 	sent string // whether the command may have run; empty where there was none
 	next []string
+	// hopeless says that the same command would meet the same end.
+	hopeless bool
 }
 
 // report prints err for a person and returns the exit code.
@@ -55,7 +59,7 @@ func (a *app) line(args string) string {
 	if a.contextPath == defaultContext() {
 		return "coordctl " + args
 	}
-	return "coordctl --context " + quoteArg(a.contextPath) + " " + args
+	return "coordctl --context " + shell.Quote(a.contextPath) + " " + args
 }
 
 // upLine is the command line that brings up the context's coordinator, as far as the place
@@ -65,24 +69,28 @@ func (a *app) upLine() string {
 	if a.contextPath == defaultContext() || rest != "context.toml" || filepath.Base(dir) != "client" {
 		return "coordctl up"
 	}
-	return "coordctl up --state " + quoteArg(filepath.Dir(filepath.Clean(dir)))
+	return "coordctl up --state " + shell.Quote(filepath.Dir(filepath.Clean(dir)))
 }
 
-// quoteArg makes a path safe to paste into a shell.
-func quoteArg(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-+:@%,=", r))
-	}) {
-		return s
+// again is what sends the same command again.
+type again struct {
+	args  string // of coordctl, safe to paste
+	input bool   // and the same standard input
+}
+
+// again words it, with the context that finds the same coordinator.
+func (a *app) again(how string, g again) string {
+	if g.input {
+		how += " (with the same standard input)"
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return how + ": " + a.line(g.args)
 }
 
 // commandError is a failed command that had an OperationId, with the line that sends the
 // same command again. retried says that an attempt under that id had been made before.
 type commandError struct {
 	op      frames.OperationID
-	retry   string // arguments of coordctl
+	retry   again
 	retried bool
 	cause   error
 }
@@ -142,7 +150,9 @@ func (a *app) explain(err error) message {
 		if ce.retried {
 			m.sent = fmt.Sprintf("nothing was sent this time; operation %s may have run before", ce.op)
 		}
-		m.next = append(m.next, "then again: "+a.line(ce.retry))
+		if !m.hopeless {
+			m.next = append(m.next, a.again("then again", ce.retry))
+		}
 	default:
 		m.sent = fmt.Sprintf("nothing was done: this command did not run (operation %s)", ce.op)
 	}
@@ -173,7 +183,7 @@ func (a *app) explainUnknown(err error, u *client.OutcomeUnknownError) message {
 	}
 	var ce *commandError
 	if errors.As(err, &ce) {
-		m.next = append(m.next, "the same command again, which never runs it twice: "+a.line(ce.retry))
+		m.next = append(m.next, a.again("the same command again, which never runs it twice", ce.retry))
 	}
 	return m
 }
@@ -229,6 +239,7 @@ func (a *app) explainRefusal(err error) (message, bool) {
 		refused *client.RefusedError
 		fatal   *client.FatalError
 		lost    *client.LostHistory
+		local   *frames.Refusal
 	)
 	code, what := frames.Code(0), ""
 	switch {
@@ -241,6 +252,8 @@ func (a *app) explainRefusal(err error) (message, bool) {
 		code, what = refused.Code, refused.Error()
 	case errors.As(err, &fatal):
 		code, what = fatal.Code, fatal.Error()
+	case errors.As(err, &local): // this side's own refusal, of what the other one would refuse
+		code, what = local.Code, local.Error()
 	default:
 		return message{}, false
 	}
@@ -256,7 +269,13 @@ func (a *app) explainRefusal(err error) (message, bool) {
 		m.next = []string{"another coordinator has taken over; try again, the new one is met on the next connection"}
 	case frames.CodeScopeDenied:
 		m.next = []string{"enrol this key with the scope that the command needs: coordinatord keys --state DIR add --scope …"}
+	case frames.CodeFrameTooLarge:
+		m.hopeless = true
+		m.next = []string{"make the document smaller"}
+	case frames.CodeNotFound:
+		m.hopeless = true
 	case frames.CodeCapabilityRequired:
+		m.hopeless = true
 		m.next = []string{"the running coordinator does not offer what this command needs"}
 	case frames.CodeResourceExhausted:
 		m.next = []string{"wait until others finish, or raise the quota in coordinator.toml"}
@@ -282,7 +301,7 @@ func (a *app) explainLocal(err error) (message, bool) {
 	)
 	switch {
 	case errors.As(err, &ctxErr):
-		return message{code: exitUsage, what: ctxErr.Error(), next: []string{"mend that file, or name another with --context FILE"}}, true
+		return message{code: exitUsage, what: ctxErr.Error(), next: []string{"mend that, or name another context file with --context FILE"}}, true
 	case errors.As(err, &state):
 		return message{code: exitOther, what: state.Error()}, true
 	case errors.As(err, &file):
@@ -309,6 +328,8 @@ func (a *app) explainReach(err error) (message, bool) {
 	var path *fs.PathError
 	where := a.socketPath()
 	switch {
+	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist) && !a.isContext(path.Path):
+		return message{code: exitUsage, what: path.Path + " does not exist"}, true
 	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist):
 		return message{code: exitUsage, what: path.Path + " does not exist", next: []string{"start a coordinator with: " + a.upLine(), "or name its context file with --context FILE"}}, true
 	case errors.As(err, &path) && errors.Is(err, fs.ErrPermission):
@@ -321,6 +342,9 @@ func (a *app) explainReach(err error) (message, bool) {
 	case errors.Is(err, syscall.ENOENT):
 		m.what = "no coordinator: there is no socket at " + where
 		m.next = []string{"start one with: " + a.upLine()}
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(where):
+		m.code, m.what = exitUsage, where+" is not a socket"
+		m.next = []string{"correct `socket` in " + a.contextPath + ", or move what is there away if the coordinator's socket belongs there"}
 	case errors.Is(err, syscall.ECONNREFUSED):
 		m.what = "no coordinator: nobody listens at " + where
 		m.next = []string{"it has stopped or crashed; start it with: " + a.upLine()}
@@ -342,6 +366,18 @@ func (a *app) explainReach(err error) (message, bool) {
 		return m, false
 	}
 	return m, true
+}
+
+// isContext reports whether path is this run's context file.
+func (a *app) isContext(path string) bool {
+	abs, err := filepath.Abs(a.contextPath)
+	return err == nil && abs == path
+}
+
+// isSocket reports whether path may be a socket: it is one, or it cannot be looked at.
+func isSocket(path string) bool {
+	st, err := os.Lstat(path)
+	return err != nil || st.Mode()&fs.ModeSocket != 0
 }
 
 // plain drops the word that the message says in its own line.

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -72,8 +70,8 @@ func (s *session) status(ctx context.Context, counts bool) error {
 	o := object{
 		{"context", s.a.contextPath}, {"name", i.Name}, {"socket", i.Socket},
 		{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
-		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.time(i.LeaseExpires)},
-		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.time(i.GrantExpires)},
+		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.a.time(i.LeaseExpires)},
+		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.a.time(i.GrantExpires)},
 		{"operation_result_retention_secs", i.RetentionSecs},
 		{"history", history}, {"unresolved_operations", len(s.conn.State().Unresolved())},
 	}
@@ -98,8 +96,8 @@ func (s *session) status(ctx context.Context, counts bool) error {
 }
 
 // time is a wire time: a number in JSON, a date for people.
-func (s *session) time(unix uint64) any {
-	if s.a.json() {
+func (a *app) time(unix uint64) any {
+	if a.json() {
 		return unix
 	}
 	return when(unix)
@@ -255,7 +253,7 @@ func (a *app) keygenCommand() *cobra.Command {
 			if out == "" {
 				return usage("keygen needs --out FILE: where the secret key goes, readable by you alone")
 			}
-			key, err := a.newKey(out)
+			key, err := newKey(out)
 			if errors.Is(err, fs.ErrExist) {
 				return usage("%s exists and is not replaced; name another file", out)
 			}
@@ -274,28 +272,13 @@ func (a *app) keygenCommand() *cobra.Command {
 	return c
 }
 
-// newKey makes a key file, and its directory if that is missing. A directory that others
-// may enter gets the key too, which is private by its own mode, but no program of ours
-// reads a key from there.
-func (a *app) newKey(path string) (*handshake.Key, error) {
+// newKey makes a key file, and its directory if that is missing.
+func newKey(path string) (*handshake.Key, error) {
 	dir := filepath.Dir(path)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		if err := durable.MkdirPrivate(dir); err != nil {
 			return nil, err
 		}
 	}
-	var unsafe *durable.UnsafeFileError
-	if err := durable.CheckPrivateDir(dir); !errors.As(err, &unsafe) {
-		return handshake.CreateKey(path, rand.Reader)
-	}
-	var seed [ed25519.SeedSize]byte
-	defer clear(seed[:])
-	if _, err := io.ReadFull(rand.Reader, seed[:]); err != nil {
-		return nil, err
-	}
-	if err := durable.Create(path, seed[:], durable.PrivateFile); err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(a.stderr, "coordctl: note: %s %s; move the key to a directory of mode 0700 before a context names it\n", unsafe.Path, unsafe.Problem)
-	return handshake.NewKey(seed), nil
+	return handshake.CreateClientKey(path, rand.Reader)
 }

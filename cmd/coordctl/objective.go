@@ -17,6 +17,7 @@ import (
 	"coordinator/client"
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/internal/shell"
 )
 
 // maxDocument bounds a document that is read from a file; a connection usually carries less.
@@ -95,16 +96,21 @@ func (f *documentFlags) load(stdin io.Reader) ([]byte, error) {
 	return raw, nil
 }
 
-// flags is the rest of the command line that sends the same command again.
+// again is the command line that sends the same command again: first its beginning, then
+// the flags that stand for the document.
+func (f *documentFlags) again(format string, args ...any) again {
+	return again{args: fmt.Sprintf(format, args...) + f.flags(), input: f.document == "-"}
+}
+
 func (f *documentFlags) flags() string {
 	var b strings.Builder
 	if f.title != "" {
-		b.WriteString(" --title " + quoteArg(f.title))
+		b.WriteString(" --title " + shell.Quote(f.title))
 	}
 	if f.document == "-" {
-		b.WriteString(" --document - (with the same input)")
+		b.WriteString(" --document -")
 	} else if f.document != "" {
-		b.WriteString(" --document " + quoteArg(f.document))
+		b.WriteString(" --document " + shell.Quote(f.document))
 	}
 	return b.String()
 }
@@ -154,7 +160,7 @@ func (a *app) createObjective(ctx context.Context, doc documentFlags, idText, op
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf("create objective --op %v --id %v%s", op, id, doc.flags())
+	line := doc.again("create objective --op %v --id %v", op, id)
 	return a.mutate(ctx, quietCaps, op, line, retried, func(ctx context.Context, s *session) error {
 		return s.send(ctx, cmd, retried, line, object{{"objective_id", id.String()}})
 	})
@@ -162,7 +168,7 @@ func (a *app) createObjective(ctx context.Context, doc documentFlags, idText, op
 
 // mutate is a session for one command: a failure before it was sent names the operation
 // and the line that tries again.
-func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.OperationID, line string, retried bool, fn func(context.Context, *session) error) error {
+func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.OperationID, line again, retried bool, fn func(context.Context, *session) error) error {
 	err := a.session(ctx, client.Options{Offered: caps, Scope: frames.AllScopes}, true, fn)
 	var have *commandError
 	var result *resultError
@@ -216,17 +222,17 @@ func (a *app) updateObjective(ctx context.Context, idText string, doc documentFl
 	if err != nil {
 		return err
 	}
-	flags := doc.flags()
+	flags := ""
 	if ifRevision != 0 {
-		flags += " --if-revision " + strconv.FormatUint(ifRevision, 10)
+		flags = " --if-revision " + strconv.FormatUint(ifRevision, 10)
 	}
-	line := fmt.Sprintf("update objective %s --op %v%s", prefix, op, flags)
+	line := doc.again("update objective %s --op %v%s", prefix, op, flags)
 	return a.mutate(ctx, quietCaps, op, line, retried, func(ctx context.Context, s *session) error {
 		id, err := s.resolve(ctx, frames.KindObjective, prefix)
 		if err != nil {
 			return err
 		}
-		line := fmt.Sprintf("update objective %v --op %v%s", id, op, flags)
+		line := doc.again("update objective %v --op %v%s", id, op, flags)
 		var pre []frames.Precondition
 		if ifRevision != 0 {
 			pre = append(pre, frames.Precondition{Object: frames.ObjectRef{Kind: frames.KindObjective, ID: id}, Revision: ifRevision})
@@ -276,7 +282,7 @@ func (a *app) endObjective(ctx context.Context, e ending, idText, opText string)
 	if err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%s objective %s --op %v", e.verb, prefix, op)
+	line := again{args: fmt.Sprintf("%s objective %s --op %v", e.verb, prefix, op)}
 	return a.mutate(ctx, quietCaps|frames.CapObjectiveLifecycle, op, line, retried, func(ctx context.Context, s *session) error {
 		if retried {
 			// What the command was made of may have changed since, so the answer is asked
@@ -300,7 +306,7 @@ func (a *app) endObjective(ctx context.Context, e ending, idText, opText string)
 		if err != nil {
 			return err
 		}
-		return s.send(ctx, cmd, false, fmt.Sprintf("%s objective %v --op %v", e.verb, r.ID, op), object{{"objective_id", r.ID.String()}})
+		return s.send(ctx, cmd, false, again{args: fmt.Sprintf("%s objective %v --op %v", e.verb, r.ID, op)}, object{{"objective_id", r.ID.String()}})
 	})
 }
 

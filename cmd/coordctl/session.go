@@ -141,7 +141,7 @@ func (s *session) records(ctx context.Context, keep func(frames.ObjectKind) bool
 
 // send runs one command under op and prints its result. retried says that op was given on
 // the command line: then it is looked up first. line is what sends the same command again.
-func (s *session) send(ctx context.Context, cmd client.Command, retried bool, line string, show object) error {
+func (s *session) send(ctx context.Context, cmd client.Command, retried bool, line again, show object) error {
 	call := s.conn.Command
 	if retried {
 		call = s.conn.Retry

@@ -84,7 +84,7 @@ func (a *app) verifyFile(path string) error {
 	h := f.Header
 	return a.print(object{{"file", path}, {"verified", true}, {"coordinator_id", h.Guard.CoordinatorID.String()},
 		{"authority_epoch", h.Guard.Epoch}, {"activation_sequence", h.Guard.Activation}, {"base_event_sequence", h.Base},
-		{"record_count", h.Records}, {"canonical_sha256", hex.EncodeToString(h.Digest[:])}, {"taken_at", when(h.TakenAt)}})
+		{"record_count", h.Records}, {"canonical_sha256", hex.EncodeToString(h.Digest[:])}, {"taken_at", a.time(h.TakenAt)}})
 }
 
 // diffFiles compares two sound files. Files that differ are exit code 1, as with diff(1).

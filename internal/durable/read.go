@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"coordinator/internal/shell"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -38,7 +40,17 @@ var ErrUnstable = errors.New("file changed while it was read")
 // these is an *UnsafeFileError; a missing file matches fs.ErrNotExist; one
 // that changes under the read matches ErrUnstable and can be read again.
 func ReadPrivate(path string, max int64) ([]byte, error) {
-	dir, err := openPrivateDir(filepath.Dir(path))
+	return readFile(path, max, checkDir)
+}
+
+// ReadOwned is ReadPrivate for a file of a client, which may lie in any
+// directory that nobody else can change: see [CheckOwnedDir].
+func ReadOwned(path string, max int64) ([]byte, error) {
+	return readFile(path, max, checkOwnedDir)
+}
+
+func readFile(path string, max int64, rule dirRule) ([]byte, error) {
+	dir, err := openDir(filepath.Dir(path), rule)
 	if err != nil {
 		return nil, err
 	}
@@ -106,17 +118,20 @@ func checkPrivateFile(path string, st *unix.Stat_t, max int64) error {
 		return &UnsafeFileError{path, "is not a regular file", "move it away and put the file there"}
 	case st.Uid != uint32(os.Geteuid()):
 		return &UnsafeFileError{path, fmt.Sprintf("belongs to uid %d, not to uid %d", st.Uid, os.Geteuid()),
-			fmt.Sprintf("run: chown %d %s", os.Geteuid(), path)}
+			fmt.Sprintf("run: chown %d %s", os.Geteuid(), shell.Quote(path))}
 	case os.FileMode(st.Mode&0o7777) != PrivateFile:
-		return &UnsafeFileError{path, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 600 " + path}
+		return &UnsafeFileError{path, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 600 " + shell.Quote(path)}
 	case st.Size > max:
 		return &UnsafeFileError{path, fmt.Sprintf("holds %d bytes, more than the %d allowed", st.Size, max), "put the right file there"}
 	}
 	return nil
 }
 
-// openPrivateDir opens dir after the checks of CheckPrivateDir.
-func openPrivateDir(dir string) (*os.File, error) {
+// A dirRule says what is wrong with a directory.
+type dirRule func(dir string, st *unix.Stat_t) error
+
+// openDir opens dir and holds it to rule.
+func openDir(dir string, rule dirRule) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		if errors.Is(err, unix.ENOTDIR) {
@@ -129,7 +144,7 @@ func openPrivateDir(dir string) (*os.File, error) {
 		f.Close()
 		return nil, &os.PathError{Op: "stat", Path: dir, Err: err}
 	}
-	if err := checkDir(dir, &st); err != nil {
+	if err := rule(dir, &st); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -140,9 +155,21 @@ func checkDir(dir string, st *unix.Stat_t) error {
 	switch {
 	case st.Uid != uint32(os.Geteuid()):
 		return &UnsafeFileError{dir, fmt.Sprintf("belongs to uid %d, not to uid %d", st.Uid, os.Geteuid()),
-			fmt.Sprintf("run: chown %d %s", os.Geteuid(), dir)}
+			fmt.Sprintf("run: chown %d %s", os.Geteuid(), shell.Quote(dir))}
 	case os.FileMode(st.Mode&0o777) != PrivateDir: // a set-group-id bit inherited from above is harmless
-		return &UnsafeFileError{dir, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 700 " + dir}
+		return &UnsafeFileError{dir, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 700 " + shell.Quote(dir)}
+	}
+	return nil
+}
+
+// checkOwnedDir lets through a directory in which nobody but this user and root can remove
+// or rename this user's files. In a sticky one, as /tmp is, others only add their own.
+func checkOwnedDir(dir string, st *unix.Stat_t) error {
+	switch {
+	case st.Uid != 0 && st.Uid != uint32(os.Geteuid()):
+		return &UnsafeFileError{dir, fmt.Sprintf("belongs to uid %d, who can replace what is in it", st.Uid), "use a directory of your own"}
+	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0:
+		return &UnsafeFileError{dir, fmt.Sprintf("has mode %04o, so that others can replace what is in it", st.Mode&0o7777), "run: chmod go-w " + shell.Quote(dir)}
 	}
 	return nil
 }
@@ -150,7 +177,16 @@ func checkDir(dir string, st *unix.Stat_t) error {
 // CheckPrivateDir refuses a directory that is not this user's or whose mode is
 // not 0700.
 func CheckPrivateDir(dir string) error {
-	f, err := openPrivateDir(dir)
+	return checkDirAt(dir, checkDir)
+}
+
+// CheckOwnedDir refuses a directory in which somebody else could replace this
+// user's files: one that belongs to neither this user nor root, or that group
+// or others may write without the sticky bit.
+func CheckOwnedDir(dir string) error { return checkDirAt(dir, checkOwnedDir) }
+
+func checkDirAt(dir string, rule dirRule) error {
+	f, err := openDir(dir, rule)
 	if err != nil {
 		return err
 	}

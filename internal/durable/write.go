@@ -84,12 +84,25 @@ func Create(path string, data []byte, perm os.FileMode) error {
 		return err
 	}
 	defer unlock()
-	return install(path, data, perm, func(tmp, path string) error {
-		if err := os.Link(tmp, path); err != nil { // unlike rename, refuses an existing name
-			return err
-		}
-		return os.Remove(tmp)
-	})
+	return install(path, data, perm, linkNew)
+}
+
+// linkNew gives tmp its name; unlike a rename it refuses an existing one.
+func linkNew(tmp, path string) error {
+	if err := os.Link(tmp, path); err != nil {
+		return err
+	}
+	return os.Remove(tmp)
+}
+
+// CreateOwned makes a private file like Create, in a directory that only has to
+// pass CheckOwnedDir. It takes no lock, which in a shared directory anybody
+// could hold: the name appears in one step or not at all.
+func CreateOwned(path string, data []byte) error {
+	if err := CheckOwnedDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return install(path, data, PrivateFile, linkNew)
 }
 
 // Update replaces a private file by what edit makes of its content, with the
@@ -97,12 +110,21 @@ func Create(path string, data []byte, perm os.FileMode) error {
 // editors never lose each other's change. The file must pass ReadPrivate; a
 // missing one is edited from nil. If edit fails nothing is written.
 func Update(path string, max int64, edit func(old []byte) ([]byte, error)) error {
+	return update(path, max, ReadPrivate, edit)
+}
+
+// UpdateOwned is Update for a file that must pass ReadOwned.
+func UpdateOwned(path string, max int64, edit func(old []byte) ([]byte, error)) error {
+	return update(path, max, ReadOwned, edit)
+}
+
+func update(path string, max int64, read func(string, int64) ([]byte, error), edit func(old []byte) ([]byte, error)) error {
 	unlock, err := lockDir(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	old, err := ReadPrivate(path, max)
+	old, err := read(path, max)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
