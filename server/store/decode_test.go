@@ -28,6 +28,7 @@ func TestItemsReadBack(t *testing.T) {
 		}
 		body := []byte{bodyVersion}
 		for i := range items {
+			items[i].off = len(body)
 			body = items[i].append(body)
 		}
 		h := recordHead{commit: 7, base: 20, count: 3}

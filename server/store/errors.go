@@ -22,6 +22,8 @@ var (
 	ErrNoStore = errors.New("no store here")
 	// ErrInUse: another process has state.db open.
 	ErrInUse = errors.New("state.db is open in another process")
+	// ErrBeyondHead: a span of events ends behind the committed head or before it begins.
+	ErrBeyondHead = errors.New("the span is not committed")
 	// ErrTooLarge: the transaction does not fit into one log record. Nothing was written.
 	ErrTooLarge = errors.New("transaction is larger than a log record may be")
 )

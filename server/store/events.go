@@ -17,10 +17,18 @@ func (l *log) snapshot() []*segment {
 	defer l.mu.RUnlock()
 	segs := make([]*segment, len(l.segs))
 	for i, s := range l.segs {
-		c := *s
-		segs[i] = &c
+		segs[i] = s.view()
 	}
 	return segs
+}
+
+// view is s as it is now. log.mu is held.
+func (s *segment) view() *segment {
+	c := *s
+	if s.idx != nil {
+		c.idx = s.idx.view()
+	}
+	return &c
 }
 
 // oldest is the first commit of the oldest segment.
@@ -58,16 +66,16 @@ func (l *log) each(segs []*segment, from mark, visit func(*segment, int64, recor
 
 // seek is the last indexed place at or before from.
 func (s *segment) seek(from mark) mark {
-	n := sort.Search(len(s.index), func(i int) bool {
+	n := sort.Search(len(s.marks), func(i int) bool {
 		if from.commit != 0 {
-			return s.index[i].commit > from.commit
+			return s.marks[i].commit > from.commit
 		}
-		return s.index[i].head > from.head
+		return s.marks[i].head > from.head
 	})
 	if n == 0 {
 		return mark{head: s.base, commit: s.first, chain: s.chain, off: segmentHeader}
 	}
-	return s.index[n-1]
+	return s.marks[n-1]
 }
 
 func (l *log) eachIn(s *segment, m, from mark, visit func(*segment, int64, recordHead, []byte) (bool, error)) (more bool, err error) {
@@ -77,13 +85,17 @@ func (l *log) eachIn(s *segment, m, from mark, visit func(*segment, int64, recor
 	}
 	defer f.Close()
 	r := &blockReader{f: f, path: s.path, size: s.end}
-	for off, commit, chain := m.off, m.commit, m.chain; off < s.end; commit++ {
+	off, head, chain := m.off, m.head, m.chain
+	for commit := m.commit; off < s.end; commit++ {
 		h, body, problem, err := r.record(s, off, commit, chain)
 		if err != nil {
 			return false, err
 		}
 		if problem != "" || h.commit == 0 {
 			return false, corrupt(s.path, off, "record %d: %s", commit, problem)
+		}
+		if h.base != head {
+			return false, corrupt(s.path, off, "record %d begins at event %d, not %d", commit, h.base, head)
 		}
 		wanted := h.base+uint64(h.count) > from.head
 		if from.commit != 0 {
@@ -95,7 +107,10 @@ func (l *log) eachIn(s *segment, m, from mark, visit func(*segment, int64, recor
 			}
 		}
 		off += recordHeader + int64(len(body))
-		chain = h.headCRC
+		head, chain = h.base+uint64(h.count), h.headCRC
+	}
+	if off != s.end || head != s.head || chain != s.tail {
+		return false, corrupt(s.path, off, "the records do not end where the index says")
 	}
 	return true, nil
 }
@@ -139,9 +154,9 @@ func (s *Store) Events(after frames.EventCut, max, maxBytes int) ([]Event, error
 	var events []Event
 	bytes := 0
 	err := s.log.each(segs, mark{head: uint64(after)}, func(seg *segment, off int64, h recordHead, body []byte) (bool, error) {
-		items, err := decodeBody(h, body)
+		items, err := decodeRecord(seg, off, h, body)
 		if err != nil {
-			return false, &CorruptError{File: seg.path, Offset: off, Problem: fmt.Sprintf("record %d", h.commit), Err: err}
+			return false, err
 		}
 		for i := range items {
 			if items[i].seq <= frames.EventSequence(after) {

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"math"
 
 	"coordinator/codec"
@@ -41,6 +42,7 @@ const (
 // An item is one step of a commit, as recorded and as applied.
 type item struct {
 	op      uint8
+	off     int                  // in the body of the record
 	seq     frames.EventSequence // event, fact, hidden, row
 	kind    frames.EventKind     // event, fact
 	eventID frames.EventID       // event, fact
@@ -217,41 +219,14 @@ func decodeBody(h recordHead, body []byte) ([]item, error) {
 	var items []item
 	head := h.base
 	for !c.bad && len(c.b) > 0 {
-		it := item{op: c.u8()}
-		switch it.op {
-		case 0: // padding
+		off := len(body) - len(c.b)
+		it := c.item(h.commit)
+		it.off = off
+		if it.op == 0 { // padding
 			for _, p := range c.b {
 				c.bad = c.bad || p != 0
 			}
-			c.b = nil
-			continue
-		case itemEvent:
-			it.kind = frames.EventKind(c.u16())
-			c.fixed(it.eventID[:])
-			it.row, it.created = c.row(h.commit)
-		case itemFact:
-			it.kind = frames.EventKind(c.u16())
-			c.fixed(it.eventID[:])
-			it.ref = c.ref()
-			it.revision = frames.ObjectRevision(c.u64())
-			it.schema = c.u16()
-			it.image = c.bytes()
-		case itemHidden:
-		case itemRow:
-			it.seq = frames.EventSequence(c.u64())
-			it.row, it.created = c.row(h.commit)
-		case itemRemove:
-			it.ref = c.ref()
-			it.created = c.u8()&rowCreated != 0
-			c.fixed(it.principal[:])
-		case itemInstall:
-			it.install = new(install)
-			it.install.epoch = frames.AuthorityEpoch(c.u64())
-			it.install.activation = frames.ActivationSequence(c.u64())
-			it.install.base = frames.EventCut(c.u64())
-			c.fixed(it.install.token[:])
-		default:
-			return nil, errBody
+			break
 		}
 		if it.op <= itemHidden {
 			head++
@@ -266,6 +241,77 @@ func decodeBody(h recordHead, body []byte) ([]item, error) {
 		return nil, errBody
 	}
 	return items, nil
+}
+
+// decodeRecord is decodeBody for the record at off of segment s.
+func decodeRecord(s *segment, off int64, h recordHead, body []byte) ([]item, error) {
+	items, err := decodeBody(h, body)
+	if err != nil {
+		return nil, &CorruptError{File: s.path, Offset: off, Problem: fmt.Sprintf("record %d", h.commit), Err: err}
+	}
+	return items, nil
+}
+
+// item reads one item, or the op 0 of the padding. Sequences are the caller's to count.
+func (c *cursor) item(commit uint64) (it item) {
+	it.op = c.u8()
+	switch it.op {
+	case 0, itemHidden:
+	case itemEvent:
+		it.kind = frames.EventKind(c.u16())
+		c.fixed(it.eventID[:])
+		it.row, it.created = c.row(commit)
+	case itemFact:
+		it.kind = frames.EventKind(c.u16())
+		c.fixed(it.eventID[:])
+		it.ref = c.ref()
+		it.revision = frames.ObjectRevision(c.u64())
+		it.schema = c.u16()
+		it.image = c.bytes()
+	case itemRow:
+		it.seq = frames.EventSequence(c.u64())
+		it.row, it.created = c.row(commit)
+	case itemRemove:
+		it.ref = c.ref()
+		it.created = c.u8()&rowCreated != 0
+		c.fixed(it.principal[:])
+	case itemInstall:
+		it.install = new(install)
+		it.install.epoch = frames.AuthorityEpoch(c.u64())
+		it.install.activation = frames.ActivationSequence(c.u64())
+		it.install.base = frames.EventCut(c.u64())
+		c.fixed(it.install.token[:])
+	default:
+		c.bad = true
+	}
+	return it
+}
+
+// isEvent reports whether subscribers can get the item.
+func (it *item) isEvent() bool { return it.op == itemEvent || it.op == itemFact }
+
+// class is the kind of an event's object.
+func (it *item) class() frames.ObjectKind {
+	if it.op == itemEvent {
+		return it.row.key.Kind()
+	}
+	return it.ref.Kind
+}
+
+// author is the principal that decides who sees an event: that of an OPERATION.
+func (it *item) author() frames.KeyID {
+	if it.op == itemEvent && it.row.key.Kind() == frames.KindOperation {
+		return it.row.Principal
+	}
+	return frames.KeyID{}
+}
+
+// imageSize is the size of an event's ReplayEvent image.
+func (it *item) imageSize() int {
+	if it.op == itemEvent {
+		return eventOverhead + minImage + len(it.row.Record.Payload)
+	}
+	return eventOverhead + len(it.image)
 }
 
 // own gives the row byte strings of its own, so that it pins no record buffer.

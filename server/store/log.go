@@ -23,6 +23,9 @@ type log struct {
 	rand     io.Reader
 	segBytes int64
 	manual   bool // prepare segments in line, without a goroutine
+	warn     func(what string, err error)
+
+	cache indexCache
 
 	mu   sync.RWMutex
 	segs []*segment // guarded by mu; the last is open
@@ -50,31 +53,39 @@ type logTail struct {
 	problem string // why it was not read as a record
 }
 
-// scanLog reads and checks every segment without changing anything. Visit, which may be
-// nil, gets every good record.
-func scanLog(fsys FS, dir string, progress func(string), visit func(*segment, int64, recordHead, []byte) error) ([]*segment, logTail, error) {
+// scanLog checks the log without changing anything. Of a sealed segment it reads the
+// header and the index, and the records only when the index is not whole; of the last one
+// it reads everything. Full reads every record and compares every index with them.
+func scanLog(fsys FS, dir string, progress func(string), full bool) ([]*segment, logTail, error) {
 	var tail logTail
-	firsts, err := listSegments(fsys, dir)
+	files, err := listSegments(fsys, dir)
 	if err != nil {
 		return nil, tail, err
 	}
-	segs := make([]*segment, 0, len(firsts))
-	for i, first := range firsts {
-		progress(fmt.Sprintf("reading log segment %d of %d", i+1, len(firsts)))
-		path := filepath.Join(dir, segmentName(first.commit))
-		s, t, err := scanSegment(fsys, path, first, i == len(firsts)-1, visit)
+	segs := make([]*segment, len(files))
+	for i, file := range files {
+		if segs[i], err = openHeader(fsys, filepath.Join(dir, segmentName(file.commit)), file); err != nil {
+			return nil, tail, err
+		}
+	}
+	for i, s := range segs {
+		tell := func() { progress(fmt.Sprintf("reading log segment %d of %d", i+1, len(segs))) }
+		if i+1 < len(segs) {
+			err = s.scanSealed(fsys, segs[i+1].first, full, tell)
+		} else {
+			tell()
+			tail, err = s.scanLast(fsys)
+		}
+		if err == nil && i > 0 {
+			err = follows(segs[i-1], s)
+		}
 		if err != nil {
 			return nil, tail, err
 		}
-		if i > 0 {
-			if err := follows(segs[i-1], s); err != nil {
-				return nil, tail, err
-			}
-		}
+	}
+	if last := segs[len(segs)-1]; last.next == last.first && len(segs) > 1 && !tail.torn {
 		// An empty last segment leaves the last record where it was.
-		tail.clean = t.clean || tail.clean && s.next == s.first && !t.torn
-		tail.torn, tail.problem = t.torn, t.problem
-		segs = append(segs, s)
+		tail.clean = segs[len(segs)-2].clean
 	}
 	return segs, tail, nil
 }
@@ -113,53 +124,74 @@ func listSegments(fsys FS, dir string) ([]segmentFile, error) {
 	return firsts, nil
 }
 
-func scanSegment(fsys FS, path string, file segmentFile, last bool, visit func(*segment, int64, recordHead, []byte) error) (*segment, logTail, error) {
-	var tail logTail
+func openHeader(fsys FS, path string, file segmentFile) (*segment, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
-		return nil, tail, ioError("open", path, err)
+		return nil, ioError("open", path, err)
 	}
 	defer f.Close()
 	s, err := readHeader(f, path, file.commit)
 	if err != nil {
-		return nil, tail, err
+		return nil, err
 	}
 	if s.size != file.size {
-		return nil, tail, corrupt(path, min(s.size, file.size), "the file has %d bytes, its header says %d", file.size, s.size)
+		return nil, corrupt(path, min(s.size, file.size), "the file has %d bytes, its header says %d", file.size, s.size)
 	}
-	r := &blockReader{f: f, path: path, size: s.size}
-	tail.problem, err = s.scan(r, func(h recordHead, body []byte) error {
-		tail.clean = h.flags&flagClean != 0
-		if visit != nil {
-			return visit(s, s.end, h, body)
-		}
-		return nil
-	})
+	return s, nil
+}
+
+// scanSealed learns what a segment has that another follows, which begins with commit
+// next. Without a whole index it reads the records, after a call of tell, and keeps the
+// index that it made.
+func (s *segment) scanSealed(fsys FS, next uint64, full bool, tell func()) error {
+	f, err := fsys.Open(s.path)
 	if err != nil {
-		return nil, tail, err
+		return ioError("open", s.path, err)
 	}
-	if !last {
-		if tail.problem != "" {
-			return nil, tail, corrupt(path, s.end, "record %d: %s", s.next, tail.problem)
-		}
-		return s, tail, nil
+	defer f.Close()
+	x, e, whole := s.readIndex(f)
+	if whole && !full {
+		s.adopt(x, e)
+		return nil
+	}
+	tell()
+	problem, err := s.scan(&blockReader{f: f, path: s.path, size: s.size})
+	switch {
+	case err != nil:
+		return err
+	case problem != "" && s.next != next:
+		return corrupt(s.path, s.end, "record %d: %s", s.next, problem)
+	case !whole:
+		return nil
+	case !x.equal(s.idx) || e != indexEnd{s.end, s.head, s.tail, s.clean}:
+		return corrupt(s.path, s.size-indexTrailer, "the index does not agree with the records")
+	}
+	s.idx = nil
+	return nil
+}
+
+// scanLast reads the segment that commits go on in.
+func (s *segment) scanLast(fsys FS) (tail logTail, err error) {
+	f, err := fsys.Open(s.path)
+	if err != nil {
+		return tail, ioError("open", s.path, err)
+	}
+	defer f.Close()
+	r := &blockReader{f: f, path: s.path, size: s.size}
+	if tail.problem, err = s.scan(r); err != nil {
+		return tail, err
 	}
 	later, err := s.laterRecord(r, s.end)
 	if err != nil {
-		return nil, tail, err
+		return tail, err
 	}
 	if later != 0 {
-		return nil, tail, corrupt(path, s.end, "record %d is damaged, and a later record follows at offset %d", s.next, later)
+		return tail, corrupt(s.path, s.end, "record %d is damaged, and a later record follows at offset %d", s.next, later)
 	}
 	dirty, err := s.firstDirty(r, s.end)
-	if err != nil {
-		return nil, tail, err
-	}
 	tail.torn = dirty >= 0
-	if tail.torn {
-		tail.clean = false
-	}
-	return s, tail, nil
+	tail.clean = s.clean && !tail.torn
+	return tail, err
 }
 
 // follows checks that segment s continues where p ends.
@@ -199,7 +231,7 @@ func openLog(l *log, segs []*segment, tail logTail) error {
 		f.Close()
 		return ioError("remove", sparePath(l.dir), err)
 	}
-	l.prepare(l.segBytes)
+	l.prepare(l.segBytes, nil, nil)
 	return nil
 }
 
@@ -208,23 +240,54 @@ func createLog(l *log) error {
 	if err := l.fs.Mkdir(l.dir); err != nil {
 		return ioError("mkdir", l.dir, err)
 	}
-	if err := l.roll(segmentHeader, &segment{next: 1}); err != nil {
+	if err := l.roll(0, &segment{next: 1}); err != nil {
 		return err
 	}
 	return ioError("sync", filepath.Dir(l.dir), l.fs.SyncDir(filepath.Dir(l.dir)))
 }
 
-// prepare begins to fill the next segment. In manual mode it waits for roll.
-func (l *log) prepare(size int64) {
+// prepare writes the index of sealed, the segment that has just taken its last record,
+// closes its file f, and begins to fill the next segment; f may be nil. In manual mode
+// the index is written in line and the filling waits for roll.
+func (l *log) prepare(size int64, sealed *segment, f File) {
 	if l.manual {
+		l.finish(sealed, f)
 		return
 	}
 	sp := &spare{size: size, quit: make(chan struct{}), done: make(chan struct{})}
 	l.spare = sp
 	go func() {
 		defer close(sp.done)
+		l.finish(sealed, f)
 		l.fillSpare(sp)
 	}()
+}
+
+// finish seals a segment and closes its file. Its records are durable without the index:
+// a failure costs the next start a scan, and costs nobody a commit.
+func (l *log) finish(sealed *segment, f File) {
+	if f == nil {
+		return
+	}
+	if err := l.seal(f, sealed); err != nil {
+		l.warn("store: the index of a sealed segment was not written; the next start will make it anew", err)
+	}
+	f.Close() // flushed, or given up
+}
+
+// reseal writes the indexes that sealed segments lack.
+func (l *log) reseal() {
+	for _, s := range l.segs[:len(l.segs)-1] {
+		if s.idx == nil {
+			continue
+		}
+		f, err := l.fs.Open(s.path)
+		if err != nil {
+			l.warn("store: a sealed segment without index cannot be opened", ioError("open", s.path, err))
+			continue
+		}
+		l.finish(s, f)
+	}
 }
 
 func (l *log) fillSpare(sp *spare) {
@@ -265,11 +328,11 @@ func (l *log) takeSpare(need int64) (File, int64, error) {
 	return sp.f, size, sp.err
 }
 
-// roll makes the segment that follows p the open one, with room for a first record of n
-// bytes. Every record of p is durable by then, and the new name is durable before the
+// roll makes the segment that follows p the open one, with room for n bytes of records and
+// their part of the index. Every record of p is durable by then, and the new name is durable before the
 // first record is written.
 func (l *log) roll(n int64, p *segment) error {
-	f, size, err := l.takeSpare(segmentHeader + n)
+	f, size, err := l.takeSpare(segmentHeader + n + indexTrailer)
 	if err != nil {
 		return err
 	}
@@ -278,14 +341,12 @@ func (l *log) roll(n int64, p *segment) error {
 		f.Close()
 		return err
 	}
-	if l.f != nil {
-		l.f.Close() // its records are flushed
-	}
+	sealed, old := l.cur, l.f
 	l.f, l.cur = f, s
 	l.mu.Lock()
 	l.segs = append(l.segs, s)
 	l.mu.Unlock()
-	l.prepare(l.segBytes)
+	l.prepare(l.segBytes, sealed, old)
 	return nil
 }
 
@@ -297,7 +358,7 @@ func (l *log) install(f File, size int64, p *segment) (*segment, error) {
 	s := &segment{
 		path: filepath.Join(l.dir, segmentName(p.next)), owner: l.owner,
 		first: p.next, base: p.head, size: size,
-		salt: binary.BigEndian.Uint64(salt[:]), chain: p.tail,
+		salt: binary.BigEndian.Uint64(salt[:]), chain: p.tail, idx: newIndex(),
 	}
 	s.end, s.next, s.head, s.tail = segmentHeader, s.first, s.base, s.chain
 	if _, err := f.WriteAt(s.encodeHeader(), 0); err != nil {
@@ -312,12 +373,13 @@ func (l *log) install(f File, size int64, p *segment) (*segment, error) {
 	return s, ioError("sync", l.dir, l.fs.SyncDir(l.dir))
 }
 
-// append makes one record durable: buf has recordHeader free bytes and the body. After an
-// error the outcome is unknown and the log must not be used again.
-func (l *log) append(buf []byte, h recordHead) (recordHead, error) {
+// append makes one record durable: buf has recordHeader free bytes and the body, which is
+// items. After an error the outcome is unknown and the log must not be used again.
+func (l *log) append(buf []byte, h recordHead, items []item) (recordHead, error) {
 	n := int64(len(buf)+7) &^ 7
-	if l.cur.end+n > l.cur.size {
-		if err := l.roll(n, l.cur); err != nil {
+	// The segment keeps room for the index of what it holds.
+	if x := l.cur.idx; l.cur.end+n+x.growth(items)+int64(x.size())+indexTrailer > l.cur.size {
+		if err := l.roll(n+newIndex().growth(items), l.cur); err != nil {
 			return h, err
 		}
 	}
@@ -333,7 +395,7 @@ func (l *log) append(buf []byte, h recordHead) (recordHead, error) {
 	}
 	failpoint.Hit("record-synced")
 	l.mu.Lock()
-	l.cur.note(h, n)
+	l.cur.note(h, n, items)
 	l.mu.Unlock()
 	return h, nil
 }
@@ -354,11 +416,12 @@ func (l *log) keepFrom(applied, eventBytes uint64) uint64 {
 	return l.segs[keep].first
 }
 
-// drop unlinks the segments before the one that begins with commit first, oldest first.
+// drop unlinks the segments before the one that begins with commit first, oldest first, up
+// to the first that a replay holds. A later drop finds what it left.
 func (l *log) drop(first uint64) error {
 	l.mu.Lock()
 	n := 0
-	for n < len(l.segs)-1 && l.segs[n+1].first <= first {
+	for n < len(l.segs)-1 && l.segs[n+1].first <= first && l.segs[n].holds == 0 {
 		n++
 	}
 	gone := slices.Clone(l.segs[:n])

@@ -21,7 +21,8 @@ func Create(dir string, g Genesis, o Options) error {
 	if g.CoordinatorID == (frames.CoordinatorID{}) {
 		return errors.New("store: create: CoordinatorId is zero")
 	}
-	l := &log{fs: o.FS, dir: logPath(dir), owner: g.CoordinatorID, rand: o.Rand, segBytes: o.SegmentBytes, manual: true}
+	l := newLog(dir, o)
+	l.owner, l.manual = g.CoordinatorID, true
 	if err := createLog(l); err != nil {
 		return errors.Join(fmt.Errorf("store: create: %w", err), l.close())
 	}
@@ -46,7 +47,7 @@ func writeGenesis(l *log, g Genesis) error {
 	if tx.err != nil {
 		return tx.err
 	}
-	_, err := l.append(tx.buf, recordHead{commit: 1, time: g.CreatedAt.UnixNano()})
+	_, err := l.append(tx.buf, recordHead{commit: 1, time: g.CreatedAt.UnixNano()}, tx.items)
 	return err
 }
 
@@ -65,7 +66,7 @@ func clearUnfinished(dir string, o Options) error {
 		return ioError("list", logPath(dir), err)
 	}
 	if len(entries) > 0 && (len(entries) > 1 || entries[0].Name != spareName) {
-		segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, nil)
+		segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, false)
 		if err != nil || len(segs) != 1 || segs[0].first != 1 || segs[0].next > 2 || segs[0].next == 2 && tail.torn {
 			return fmt.Errorf("store: create: %s holds a log without state.db: %w", dir, ErrExists)
 		}
@@ -78,9 +79,13 @@ func clearUnfinished(dir string, o Options) error {
 	return ioError("remove", logPath(dir), o.FS.Remove(logPath(dir)))
 }
 
-// Open opens the store in dir: it checks the whole log, then state.db, brings both into
-// memory, and only then cuts what an unfinished commit left at the end of the log. It
+// Open opens the store in dir: it checks that the log is whole, then state.db, brings both
+// into memory, and only then cuts what an unfinished commit left at the end of the log. It
 // never creates anything in the place of something missing.
+//
+// It reads the records behind the checkpoint and the last segment. Of older segments it
+// reads the headers and indexes, which prove that none is missing or foreign; damage to
+// their records shows when a replay reads them, and to Verify.
 //
 // Errors are ErrNoStore, a *CorruptError, a *SchemaError, ErrInUse or an *IOError; the
 // files are as they were then.
@@ -89,7 +94,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := present(dir, o.FS); err != nil {
 		return nil, err
 	}
-	segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, nil)
+	segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, false)
 	if err != nil {
 		return nil, err
 	}
@@ -113,10 +118,17 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
+func newLog(dir string, o Options) *log {
+	return &log{
+		fs: o.FS, dir: logPath(dir), rand: o.Rand, segBytes: o.SegmentBytes, manual: o.Manual,
+		warn: func(what string, err error) { o.Logger.Warn(what, "error", err) },
+	}
+}
+
 func newStore(dir string, o Options, h *history) *Store {
 	s := &Store{
 		dir: dir, opts: o, hist: h, mem: newMemory(), carried: make(map[Key]uint64),
-		log:  &log{fs: o.FS, dir: logPath(dir), rand: o.Rand, segBytes: o.SegmentBytes, manual: o.Manual},
+		log:  newLog(dir, o),
 		jobs: make(chan *checkpoint, 1), finished: make(chan *checkpoint, 1),
 		quit: make(chan struct{}), joined: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -163,7 +175,11 @@ func (s *Store) load(segs []*segment, tail logTail) error {
 	s.clean = tail.clean
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
 	s.publish()
-	return s.log.drop(a.logFrom)
+	if err := s.log.drop(a.logFrom); err != nil {
+		return err
+	}
+	s.log.reseal()
+	return nil
 }
 
 // loadFiles fills memory from state.db and the log. It changes nothing on disk.
@@ -227,9 +243,9 @@ func (s *Store) replay(a *applied) error {
 		return corrupt(s.hist.path, -1, "commit %d in the log is not the one that was applied here: the files are of different copies", a.state.Commit)
 	}
 	return s.log.each(s.log.segs, mark{commit: a.state.Commit + 1}, func(seg *segment, off int64, h recordHead, body []byte) (bool, error) {
-		items, err := decodeBody(h, body)
+		items, err := decodeRecord(seg, off, h, body)
 		if err != nil {
-			return false, &CorruptError{File: seg.path, Offset: off, Problem: fmt.Sprintf("record %d", h.commit), Err: err}
+			return false, err
 		}
 		for i := range items {
 			if r := items[i].row; r != nil {

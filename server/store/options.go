@@ -14,8 +14,8 @@ import (
 type Options struct {
 	// FS holds the log. Nil is the operating system's.
 	FS FS
-	// SegmentBytes is the size of a log segment, header included. Zero means 64 MiB; less
-	// than 4 KiB is raised to it.
+	// SegmentBytes is the size of a log segment, header and index included. Zero means
+	// 64 MiB; less than 4 KiB is raised to it, and more than 256 MiB lowered.
 	SegmentBytes int64
 	// CheckpointOps begins a checkpoint after this many row changes. Zero means 65,536.
 	CheckpointOps int
@@ -49,6 +49,7 @@ type Options struct {
 
 const (
 	defaultSegmentBytes    = 64 << 20
+	maxSegmentBytes        = 256 << 20
 	defaultCheckpointOps   = 64 << 10
 	defaultCheckpointBytes = 64 << 20
 	defaultCheckpointEvery = 5 * time.Second
@@ -67,7 +68,7 @@ func (o Options) withDefaults() Options {
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = defaultSegmentBytes
 	}
-	o.SegmentBytes = roundSector(max(o.SegmentBytes, minSegmentSize))
+	o.SegmentBytes = roundSector(min(max(o.SegmentBytes, minSegmentSize), maxSegmentBytes))
 	if o.CheckpointOps == 0 {
 		o.CheckpointOps = defaultCheckpointOps
 	}
@@ -118,7 +119,8 @@ type State struct {
 	// Bases are the newest activations, oldest first, at most frames.MaxActivationBases
 	// (protocol.md §4 [D-26]). Shared; not to be changed.
 	Bases []frames.ActivationBase
-	// AdminHead is the sequence of the newest ADMIN row (protocol.md §6 [D-12]).
+	// AdminHead is the sequence of the newest ADMIN row (protocol.md §6 [D-12]): cuts from it
+	// on have that row, earlier ones do not. It stays when its events are trimmed.
 	AdminHead frames.EventCut
 	// Counts are rows per kind. Shared; not to be changed.
 	Counts map[frames.ObjectKind]uint64

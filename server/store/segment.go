@@ -26,7 +26,7 @@ import (
 //	 56     8  salt         mixed into every record checksum of this segment
 //	 64     4  chain        u32, header checksum of the record before the first
 //	 68     4  crc          CRC32C of the 68 bytes above, in every schema
-//	 72        records, each on an 8-byte boundary, then zeros
+//	 72        records, each on an 8-byte boundary, then zeros; when sealed, an index at the end
 const (
 	segmentMagic   = "coordlog"
 	segmentHeader  = 72
@@ -35,8 +35,10 @@ const (
 	sectorBytes    = 4096
 	zeroChunk      = 1 << 20 // bytes written at a time when a segment is filled
 	zeroSyncEvery  = 8 << 20 // so that filling never queues a long flush before a commit's
-	indexEvery     = 64 << 10
+	markEvery      = 64 << 10
 	minSegmentSize = 4096
+	// maxSegmentSize keeps every offset within the 32 bits that an index has for it.
+	maxSegmentSize = 1 << 30
 )
 
 // schemaVersion is the schema of both store files.
@@ -59,8 +61,15 @@ type segment struct {
 	next uint64 // commit number that would follow
 	head uint64 // event head after the last committed record
 	tail uint32 // header checksum of the last committed record, else chain
-	// index has the position of about one record in indexEvery bytes, ascending.
-	index []mark
+	// clean: the last committed record is the mark of an orderly Close.
+	clean bool
+	// marks has the position of about one record in markEvery bytes, ascending.
+	marks []mark
+	// idx is the index of the open segment, and of a sealed one whose file has none; nil when
+	// the file has it. Only the writer adds, holding log.mu.
+	idx *index
+	// holds counts the replays that need this segment and those behind it.
+	holds int
 }
 
 // A mark is a place where reading may begin: the record at off comes after event head.
@@ -126,6 +135,9 @@ func readHeader(f File, path string, first uint64) (*segment, error) {
 		salt:  binary.BigEndian.Uint64(b[56:]),
 		chain: binary.BigEndian.Uint32(b[64:]),
 	}
+	if s.size > maxSegmentSize {
+		return nil, corrupt(path, 48, "the header says %d bytes, and a segment has %d at most", s.size, maxSegmentSize)
+	}
 	if s.first != first {
 		return nil, corrupt(path, 32, "the header says first commit %d, the name %d", s.first, first)
 	}
@@ -134,23 +146,31 @@ func readHeader(f File, path string, first uint64) (*segment, error) {
 }
 
 // note records a committed record of n bytes at the end of the segment.
-func (s *segment) note(h recordHead, n int64) {
-	if len(s.index) == 0 || s.end-s.index[len(s.index)-1].off >= indexEvery {
-		s.index = append(s.index, mark{head: s.head, commit: s.next, chain: s.tail, off: s.end})
-	}
+func (s *segment) note(h recordHead, n int64, items []item) {
+	s.mark(mark{head: s.head, commit: s.next, chain: s.tail, off: s.end})
+	s.idx.add(s, s.end, h, items)
+	s.clean = h.flags&flagClean != 0
 	s.end += n
 	s.next = h.commit + 1
 	s.head = h.base + uint64(h.count)
 	s.tail = h.headCRC
 }
 
+// mark keeps the place m unless it is close to the one before.
+func (s *segment) mark(m mark) {
+	if len(s.marks) == 0 || m.off-s.marks[len(s.marks)-1].off >= markEvery {
+		s.marks = append(s.marks, m)
+	}
+}
+
 // blockReader reads a file in blocks, so that a scan costs few system calls.
 type blockReader struct {
-	f    File
-	path string
-	size int64
-	buf  []byte
-	off  int64 // of buf in the file
+	f     File
+	path  string
+	size  int64
+	least int // bytes to read at a time; zero means zeroChunk
+	buf   []byte
+	off   int64 // of buf in the file
 }
 
 // at returns n bytes at off, valid until the next call. Off and n lie within size.
@@ -158,7 +178,11 @@ func (r *blockReader) at(off int64, n int) ([]byte, error) {
 	if off >= r.off && off+int64(n) <= r.off+int64(len(r.buf)) {
 		return r.buf[off-r.off:][:n], nil
 	}
-	want := min(max(n, zeroChunk), int(r.size-off))
+	least := r.least
+	if least == 0 {
+		least = zeroChunk
+	}
+	want := min(max(n, least), int(r.size-off))
 	if cap(r.buf) < want {
 		r.buf = make([]byte, want)
 	}
@@ -174,10 +198,11 @@ func (r *blockReader) at(off int64, n int) ([]byte, error) {
 	return r.buf[:n], nil
 }
 
-// scan reads every record of s from its end on, gives each to visit, and leaves the end
-// behind the last good one. Good is false when what follows is not zero-filled space but
-// a damaged record, whose problem is returned. Visit may be nil.
-func (s *segment) scan(r *blockReader, visit func(recordHead, []byte) error) (problem string, err error) {
+// scan reads every record of s from its beginning, indexes it, and leaves the end behind
+// the last good one. A problem is returned when what follows is not zero-filled space:
+// a damaged record, or the index of a sealed segment.
+func (s *segment) scan(r *blockReader) (problem string, err error) {
+	s.idx = newIndex()
 	for {
 		h, body, problem, err := r.record(s, s.end, s.next, s.tail)
 		if err != nil || problem != "" || h.commit == 0 {
@@ -186,12 +211,11 @@ func (s *segment) scan(r *blockReader, visit func(recordHead, []byte) error) (pr
 		if h.base != s.head {
 			return "", corrupt(s.path, s.end, "record %d begins at event %d, not %d", h.commit, h.base, s.head)
 		}
-		if visit != nil {
-			if err := visit(h, body); err != nil {
-				return "", err
-			}
+		items, err := decodeRecord(s, s.end, h, body)
+		if err != nil {
+			return "", err
 		}
-		s.note(h, recordHeader+int64(len(body)))
+		s.note(h, recordHeader+int64(len(body)), items)
 	}
 }
 

@@ -151,7 +151,7 @@ func (s *Store) Commit(tx *Tx, now time.Time) (Batch, error) {
 		return Batch{}, err
 	}
 	h := recordHead{commit: tx.commit, time: now.UnixNano(), base: uint64(tx.base), count: uint32(tx.head - tx.base)}
-	if _, err := s.log.append(tx.buf, h); err != nil {
+	if _, err := s.log.append(tx.buf, h, tx.items); err != nil {
 		err = fmt.Errorf("store: commit %d: %w: %w", tx.commit, ErrOutcomeUnknown, err)
 		s.fail(err)
 		return Batch{}, err
@@ -298,7 +298,7 @@ func (s *Store) settle() error {
 		s.takeOver(s.job)
 	}
 	h := recordHead{commit: s.state.Commit + 1, base: uint64(s.state.Head), flags: flagClean, time: s.opts.Clock.Now().Wall.UnixNano()}
-	_, err := s.log.append(make([]byte, recordHeader), h)
+	_, err := s.log.append(make([]byte, recordHeader), h, nil)
 	return err
 }
 
@@ -314,6 +314,7 @@ type Stats struct {
 	StateBytes  int64 // of the pages of state.db
 	FreeBytes   int64 // of those, unused
 	OpenCuts    int
+	OpenReplays int // that hold segments
 }
 
 // Stats returns the current sizes.
@@ -323,6 +324,7 @@ func (s *Store) Stats() (Stats, error) {
 	st.LogSegments = len(s.log.segs)
 	for _, seg := range s.log.segs {
 		st.LogBytes += seg.size
+		st.OpenReplays += seg.holds
 	}
 	s.log.mu.RUnlock()
 	s.cuts.mu.Lock()

@@ -209,6 +209,7 @@ func (tx *Tx) add(it item) {
 	if tx.err != nil {
 		return
 	}
+	it.off = len(tx.buf) - recordHeader
 	tx.items = append(tx.items, it)
 	tx.buf = it.append(tx.buf)
 	if len(tx.buf)+8 > maxRecord {
