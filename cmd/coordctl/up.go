@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -43,6 +44,7 @@ func (e *heldError) Error() string {
 func (a *app) upCommand() *cobra.Command {
 	var state string
 	var lease int64
+	var verbose bool
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run a witness and a coordinator until Ctrl-C",
@@ -61,16 +63,17 @@ reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends bot
 			if err != nil {
 				return err
 			}
-			return a.up(cmd.Context(), dir, lease)
+			return a.up(cmd.Context(), dir, lease, verbose)
 		},
 	}
 	c.Flags().StringVar(&state, "state", stateHome(), "the `DIR` that holds everything")
 	c.Flags().Int64Var(&lease, "lease", 0, "on first use, the lease in `SECONDS`, 6 to 60 (default 15)")
+	c.Flags().BoolVar(&verbose, "verbose", false, "show every line of the daemons' logs, each connection included")
 	return c
 }
 
 // up holds the state's lock, sets it up if need be, and supervises the two daemons.
-func (a *app) up(ctx context.Context, dir string, lease int64) error {
+func (a *app) up(ctx context.Context, dir string, lease int64, verbose bool) error {
 	signals := make(chan os.Signal, 2) // the one that ends it, and the impatient one
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
@@ -97,7 +100,7 @@ func (a *app) up(ctx context.Context, dir string, lease int64) error {
 		return fmt.Errorf("set up %s: %w", dir, err)
 	}
 	a.contextPath = s.contextPath()
-	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals}
+	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals, verbose: verbose}
 	return u.run(context.WithoutCancel(ctx)) // signals come through their own channel from here on
 }
 
@@ -112,6 +115,7 @@ type upper struct {
 	setup   *setup
 	clock   clock.Clock
 	signals <-chan os.Signal
+	verbose bool // the daemons' logs are shown in full
 
 	witness, coordinator *supervisor
 	ready                bool // the first ready line has been printed; owned by watch
@@ -120,7 +124,7 @@ type upper struct {
 // supervisor makes the supervisor of one daemon, which tells its ready lines to lines.
 func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lineSink, lines chan string) *supervisor {
 	return &supervisor{
-		name: name, path: path, args: []string{"serve", "--state", dir}, grace: grace,
+		name: name, path: path, args: []string{"serve", "--state", dir, "--log-connections=" + strconv.FormatBool(u.verbose)}, grace: grace,
 		clock: u.clock, out: out, say: u.app.say, stopping: make(chan struct{}),
 		onReady: func(line string) {
 			select {

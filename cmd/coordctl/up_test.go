@@ -250,9 +250,9 @@ func (u *upped) wait() error {
 	}
 }
 
-func startUp(t *testing.T, state string) *upped {
+func startUp(t *testing.T, state string, flags ...string) *upped {
 	u := &upped{t: t, bin: binaries(t), state: state, out: &safeBuffer{}, errout: &safeBuffer{}, done: make(chan struct{})}
-	u.cmd = exec.Command(filepath.Join(u.bin, "coordctl"), "up", "--state", state, "--lease", "6")
+	u.cmd = exec.Command(filepath.Join(u.bin, "coordctl"), append([]string{"up", "--state", state, "--lease", "6"}, flags...)...)
 	u.cmd.Stdout, u.cmd.Stderr = u.out, u.errout
 	require.NoError(t, u.cmd.Start())
 	go func() { u.err = u.cmd.Wait(); close(u.done) }()
@@ -375,6 +375,21 @@ func TestUpFromNothingToWorkAndBack(t *testing.T) {
 	require.NotContains(t, again.errout.String(), "making ids and keys")
 	require.NoError(t, again.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, again.wait())
+}
+
+// TestUpShowsConnectionsOnlyWhenAsked keeps the terminal for what happens to the daemons.
+func TestUpShowsConnectionsOnlyWhenAsked(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--verbose"}} {
+		u := startUp(t, filepath.Join(t.TempDir(), "s"), flags...).ready()
+		require.Equal(t, 0, u.ctl("ping").code)
+		require.Equal(t, 0, u.ctl("ping").code)
+		require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
+		require.NoError(t, u.wait())
+		said := u.errout.String()
+		require.Equal(t, flags != nil, strings.Contains(said, "connection authenticated"), said)
+		require.Contains(t, said, "msg=serving")
+		require.Contains(t, said, "msg=relinquished")
+	}
 }
 
 func TestUpThatIsKilledLeavesNothingBehind(t *testing.T) {

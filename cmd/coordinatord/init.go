@@ -17,6 +17,9 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/durable"
+	"coordinator/internal/failpoint"
+	"coordinator/internal/shell"
+	"coordinator/server/authority"
 	"coordinator/server/store"
 	"coordinator/server/work"
 )
@@ -71,8 +74,9 @@ func initCommand(state *string) *cobra.Command {
 	return c
 }
 
-// initialise makes the directory. coordinator.toml is written last: a directory
-// without it was never a coordinator's.
+// initialise makes the directory, or goes on where an interrupted init stopped.
+// coordinator.toml gets its name last: a directory without it was never a
+// coordinator's, unless the file has been lost since.
 func initialise(dir string, f *initFlags) (*initReport, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -85,6 +89,11 @@ func initialise(dir string, f *initFlags) (*initReport, error) {
 	if err := durable.MkdirPrivate(dir); err != nil {
 		return nil, err
 	}
+	lock, err := authority.LockStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Release() //nolint:errcheck // the process is ending
 	file := cfg.path(configFile)
 	if _, err := os.Lstat(file); err == nil {
 		return nil, &configError{File: file, Problem: "exists: this directory is a coordinator's already; start it with `coordinatord serve`"}
@@ -102,10 +111,7 @@ func initialise(dir string, f *initFlags) (*initReport, error) {
 	if err := handshake.CreateRegistry(cfg.path(registryFile)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	if err := createStore(cfg); err != nil {
-		return nil, err
-	}
-	if err := durable.Create(file, configText(cfg), durable.PrivateFile); err != nil {
+	if err := createConfigured(cfg); err != nil {
 		return nil, err
 	}
 	return &initReport{
@@ -115,6 +121,74 @@ func initialise(dir string, f *initFlags) (*initReport, error) {
 		LinkPublicKey:      handshake.FormatPublicKey(link.Public()),
 		Socket:             cfg.path(socketFile), Config: file, LeaseSecs: cfg.LeaseSecs,
 	}, nil
+}
+
+// unfinishedSuffix is that of coordinator.toml until there is a store for it. What
+// has that name says under which id an interrupted init began its store.
+const unfinishedSuffix = ".new"
+
+// createConfigured makes the store, and then coordinator.toml for it.
+func createConfigured(cfg *config) error {
+	file := cfg.path(configFile)
+	resumed, err := resume(cfg, file+unfinishedSuffix)
+	if err != nil {
+		return err
+	}
+	if err := durable.Replace(file+unfinishedSuffix, configText(cfg), durable.PrivateFile); err != nil {
+		return err
+	}
+	failpoint.Hit("init-configured")
+	err = createStore(cfg)
+	if errors.Is(err, store.ErrExists) && resumed {
+		err = unused(cfg)
+	}
+	if errors.Is(err, store.ErrExists) {
+		return &configError{File: cfg.StateDir, Problem: "holds a store but no " + configFile + "; bring that file back from a backup, " +
+			"or choose another directory if no coordinator ever ran here"}
+	}
+	if err != nil {
+		return err
+	}
+	failpoint.Hit("init-stored")
+	if err := os.Rename(file+unfinishedSuffix, file); err != nil {
+		return err
+	}
+	return durable.SyncDir(cfg.StateDir)
+}
+
+// resume takes over the id under which an interrupted init began, and reports
+// whether there was one.
+func resume(cfg *config, path string) (bool, error) {
+	data, err := durable.ReadPrivate(path, maxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	begun, err := parseConfig(cfg.StateDir, path, data)
+	if err != nil {
+		return false, err
+	}
+	cfg.CoordinatorID = begun.CoordinatorID
+	return true, nil
+}
+
+// unused reports store.ErrExists unless the store is this coordinator's and no
+// activation was ever installed in it.
+func unused(cfg *config) error {
+	st, err := store.Open(cfg.StateDir, store.Options{})
+	if err != nil {
+		return err
+	}
+	state := st.State()
+	if err := st.Close(); err != nil {
+		return err
+	}
+	if state.CoordinatorID != cfg.CoordinatorID || state.Activation != 0 {
+		return store.ErrExists
+	}
+	return nil
 }
 
 // config checks the flags by the rules of the file that they go into.
@@ -159,16 +233,11 @@ func createStore(cfg *config) error {
 	if err != nil {
 		return err
 	}
-	err = store.Create(cfg.StateDir, store.Genesis{
+	return store.Create(cfg.StateDir, store.Genesis{
 		CoordinatorID: cfg.CoordinatorID,
 		Rows:          []store.Row{{Record: change.Record, Live: change.Live, Annex: change.Annex}},
 		CreatedAt:     time.Now(),
 	}, store.Options{})
-	if errors.Is(err, store.ErrExists) {
-		return &configError{File: cfg.StateDir, Problem: "holds a store but no " + configFile + "; bring that file back from a backup, " +
-			"or choose another directory if no coordinator ever ran here"}
-	}
-	return err
 }
 
 // print writes the report for people or for programs.
@@ -189,6 +258,6 @@ Enrol the link key at the witness, then a client's key here, then serve:
   coordinatord keys --state %s add ed25519:…
   coordinatord serve --state %s
 `, r.CoordinatorID, r.StateDir, r.Socket, r.Authority, r.LinkPublicKey,
-		r.CoordinatorID, r.LinkPublicKey, r.StateDir, r.StateDir)
+		r.CoordinatorID, r.LinkPublicKey, shell.Quote(r.StateDir), shell.Quote(r.StateDir))
 	return err
 }

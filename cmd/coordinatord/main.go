@@ -66,6 +66,8 @@ func coded(err error) error {
 		return daemon.Exit(daemon.ExitSchema, err)
 	case errors.As(err, &corrupt):
 		return daemon.Exit(daemon.ExitCorrupt, err)
+	case errors.Is(err, server.ErrStoreFailed):
+		return daemon.Exit(daemon.ExitWriteFailed, err)
 	case errors.Is(err, store.ErrNoStore):
 		return daemon.Exit(daemon.ExitCorrupt, fmt.Errorf("%w; restore log/ and state.db together from one backup", err))
 	case errors.Is(err, store.ErrInUse):

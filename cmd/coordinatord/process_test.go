@@ -199,6 +199,73 @@ func TestAHangingWitnessIsNoAnswer(t *testing.T) {
 	require.NoFileExists(t, r.report.Socket)
 }
 
+func TestAnotherWitnessKeyIsNoWitness(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	file := filepath.Join(r.dir, configFile)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	cfg, err := loadConfig(r.dir)
+	require.NoError(t, err)
+	other := cfg.WitnessPin
+	other[0] ^= 1
+	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), cfg.WitnessPin.String(), other.String(), 1)), 0o600))
+	p := r.serve()
+	require.Equal(t, daemon.ExitWitness, p.ends(), p.output())
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	q := r.serve()
+	epoch, _ := q.authority()
+	require.Equal(t, 1, epoch, "a lease was asked of a stranger")
+}
+
+func TestARolledBackWitnessIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dir := filepath.Join(r.root, "w")
+	p := r.serve()
+	p.ready()
+	require.Equal(t, 0, p.stop())
+	require.Equal(t, 0, r.witness.stop())
+	old, err := os.ReadFile(filepath.Join(dir, "witness.db"))
+	require.NoError(t, err)
+	restart := func() {
+		r.witness = launch(t, nil, witnessd, "serve", "--state", dir)
+		r.witness.ready()
+	}
+	restart()
+	p = r.serve()
+	p.ready()
+	require.Equal(t, 0, p.stop())
+	require.Equal(t, 0, r.witness.stop())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "witness.db"), old, 0o600))
+	restart()
+	p = r.serve()
+	require.Equal(t, daemon.ExitRolledBack, p.ends(), p.output())
+	require.Contains(t, p.output(), "epoch 2")
+}
+
+// TestTheWitnessMayDieAndComeBack kills the witness under a coordinator, which
+// goes on until its lease is used up, and for good once the witness is back.
+func TestTheWitnessMayDieAndComeBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := r.serve()
+	p.ready()
+	c := r.connect()
+	had := c.Info().LeaseExpires
+	r.witness.kill()
+	cmd, _ := create(t)
+	_, err := c.Command(t.Context(), cmd)
+	require.NoError(t, err)
+	r.witness = launch(t, nil, witnessd, "serve", "--state", filepath.Join(r.root, "w"))
+	r.witness.ready()
+	require.Eventually(t, func() bool { return c.Info().LeaseExpires > had+lease }, waitFor, 50*time.Millisecond)
+
+	r.witness.kill() // and now for good
+	require.Equal(t, daemon.ExitFenced, p.ends())
+	<-c.Done()
+}
+
 func TestAStopWithAStalledClientIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

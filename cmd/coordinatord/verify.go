@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -57,6 +58,9 @@ func verify(ctx context.Context, dir string, out io.Writer) error {
 	if _, err := os.Stat(dir); err != nil {
 		return daemon.Exit(daemon.ExitConfig, fmt.Errorf("%w; --state names a coordinator's directory", err))
 	}
+	if err := hasStore(dir); err != nil {
+		return err
+	}
 	lock, err := authority.LockStore(dir)
 	if err != nil {
 		return err
@@ -67,6 +71,17 @@ func verify(ctx context.Context, dir string, out io.Writer) error {
 	}
 	_, err = fmt.Fprintln(out, "the store is whole")
 	return err
+}
+
+// hasStore reports store.ErrNoStore for a directory without a trace of one, before
+// a lock file is made there.
+func hasStore(dir string) error {
+	for _, name := range []string{"log", "state.db"} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s: %w", dir, store.ErrNoStore)
 }
 
 // maxReport bounds what a child's complaint may be.

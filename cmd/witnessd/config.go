@@ -10,6 +10,7 @@ import (
 	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
 	"coordinator/internal/durable"
+	"coordinator/internal/shell"
 	"coordinator/witness"
 
 	"github.com/BurntSushi/toml"
@@ -51,7 +52,7 @@ func loadConfig(dir string) (*config, error) {
 	path := filepath.Join(dir, configFile)
 	data, err := durable.ReadPrivate(path, maxConfigBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, daemon.Exit(daemon.ExitConfig, fmt.Errorf("%w; make a witness with: witnessd init --state %s", err, dir))
+		return nil, daemon.Exit(daemon.ExitConfig, fmt.Errorf("%w; make a witness with: witnessd init --state %s", err, shell.Quote(dir)))
 	} else if err != nil {
 		return nil, daemon.Exit(daemon.ExitConfig, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
+	"coordinator/internal/shell"
 	"coordinator/witness"
 
 	"github.com/spf13/cobra"
@@ -66,7 +67,7 @@ socket      %s
 next: enrol the coordinator's link key, then serve
   witnessd keys --state %s add --coordinator HEX ed25519:HEX
   witnessd serve --state %s
-`, id.State, id.WitnessID, id.PublicKey, id.Authority, id.Socket, dir, dir)
+`, id.State, id.WitnessID, id.PublicKey, id.Authority, id.Socket, shell.Quote(dir), shell.Quote(dir))
 			return err
 		},
 	}

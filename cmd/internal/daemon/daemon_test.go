@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -109,9 +110,29 @@ func TestLogFlags(t *testing.T) {
 	var line map[string]any
 	require.NoError(t, json.Unmarshal(b.Bytes(), &line))
 	require.Equal(t, "loud", line["msg"])
-	for _, bad := range []LogFlags{{"xml", "info"}, {"text", "chatty"}} {
+	for _, bad := range []LogFlags{{Format: "xml", Level: "info"}, {Format: "text", Level: "chatty"}} {
 		_, err := bad.Logger(io.Discard)
 		require.Equal(t, ExitUsage, Code(err))
+	}
+}
+
+// TestConnectionsCanBeLeftOutOfTheLog keeps their warnings, and what is not theirs.
+func TestConnectionsCanBeLeftOutOfTheLog(t *testing.T) {
+	for _, shown := range []bool{true, false} {
+		var b bytes.Buffer
+		f := LogFlags{Format: "text", Level: "debug", Connections: shown}
+		log, err := f.Logger(&b)
+		require.NoError(t, err)
+		log.Info("serving", "conn", "is a word here")
+		conn := log.With("a", 1).With("conn", 7).WithGroup("g").With("b", 2)
+		conn.Debug("routine debug")
+		conn.Info("routine info")
+		conn.Warn("proof refused")
+		log.Info("registry loaded")
+		for _, line := range []string{"serving", "proof refused", "registry loaded", "conn=7", "g.b=2"} {
+			require.Contains(t, b.String(), line)
+		}
+		require.Equal(t, shown, strings.Contains(b.String(), "routine"))
 	}
 }
 
@@ -130,6 +151,7 @@ type keysRig struct {
 func newKeysRig(t *testing.T, link bool) *keysRig {
 	dir := filepath.Join(t.TempDir(), "state")
 	require.NoError(t, os.Mkdir(dir, 0o700))
+	require.NoError(t, handshake.CreateRegistry(filepath.Join(dir, registryFile)))
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 	return &keysRig{t: t, dir: dir, opts: KeysOptions{
 		Rules: handshake.Rules{Scopes: handshake.ScopeNames{"activate": 1, "status": 2}, NeedCoordinator: link},
@@ -189,6 +211,8 @@ func TestKeysRefusals(t *testing.T) {
 	r := newKeysRig(t, true)
 	weak := "ed25519:0100000000000000000000000000000000000000000000000000000000000000"
 	coord := "--coordinator=00000000000000000000000000000001"
+	empty, err := os.ReadFile(r.registry())
+	require.NoError(t, err)
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -211,7 +235,9 @@ func TestKeysRefusals(t *testing.T) {
 			code, out, errs := r.run(tt.args...)
 			require.Equal(t, ExitUsage, code, errs)
 			require.Empty(t, out)
-			require.NoFileExists(t, r.registry())
+			after, err := os.ReadFile(r.registry())
+			require.NoError(t, err)
+			require.Equal(t, empty, after)
 		})
 	}
 	code, _, errs := r.run("add", coord, keyOne)
@@ -228,16 +254,19 @@ func TestKeysRefusals(t *testing.T) {
 	require.Equal(t, ExitConfig, code)
 	require.Contains(t, errs, "chmod 600")
 	require.NoError(t, os.Remove(r.registry()))
-	code, _, errs = r.run("list")
-	require.Equal(t, ExitConfig, code)
-	require.Contains(t, errs, "init makes it")
+	// Without a registry nothing is made: the directory is another one, or the file is lost.
+	for _, args := range [][]string{{"list"}, {"revoke", "one"}, {"add", coord, keyOne}} {
+		code, _, errs = r.run(args...)
+		require.Equal(t, ExitConfig, code)
+		require.Contains(t, errs, "there is no "+r.registry())
+		require.NoFileExists(t, r.registry())
+	}
 }
 
 // While a daemon follows the registry, an edit returns only once the daemon has it.
 func TestKeysWaitForTheDaemon(t *testing.T) {
 	r := newKeysRig(t, false)
 	r.opts.LoadWait = 20 * time.Second
-	require.NoError(t, handshake.CreateRegistry(r.registry()))
 	reg, err := handshake.OpenRegistry(r.registry(), handshake.RegistryOptions{KnownScopes: r.opts.Rules.Scopes})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -265,7 +294,6 @@ func TestKeysWaitForTheDaemon(t *testing.T) {
 // A daemon that never takes the edit is said to, after a bounded wait.
 func TestKeysSayWhenTheDaemonIsStuck(t *testing.T) {
 	r := newKeysRig(t, false)
-	require.NoError(t, handshake.CreateRegistry(r.registry()))
 	f, err := os.OpenFile(r.registry()+".loaded", os.O_RDWR|os.O_CREATE, 0o600)
 	require.NoError(t, err)
 	defer f.Close()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -80,6 +81,9 @@ func (k *keys) addCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := present(path); err != nil {
+				return err
+			}
 			if err := handshake.AddRecord(path, rec, k.Rules); err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
@@ -97,6 +101,16 @@ func (k *keys) addCommand() *cobra.Command {
 	}
 	AddOutput(c, &output)
 	return c
+}
+
+// present refuses a directory without a registry: it is not the daemon's, or the file is
+// lost, and a new one would shut every other key out.
+func present(path string) error {
+	_, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Exit(ExitConfig, fmt.Errorf("there is no %s; --state names the directory that init made, and a file that was lost is restored from its backup", path))
+	}
+	return err
 }
 
 // record builds and checks a record from the command line.
@@ -163,6 +177,9 @@ func (k *keys) revokeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := present(path); err != nil {
+				return err
+			}
 			rec, err := handshake.RevokeRecord(path, args[0], uint64(k.Now().Unix()), k.Rules)
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
@@ -191,10 +208,11 @@ func (k *keys) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := present(path); err != nil {
+				return err
+			}
 			records, err := handshake.ListRecords(path, k.Rules)
-			if errors.Is(err, fs.ErrNotExist) {
-				return Exit(ExitConfig, fmt.Errorf("%w; init makes it", err))
-			} else if err != nil {
+			if err != nil {
 				return err
 			}
 			return k.list(c.OutOrStdout(), output, records)
