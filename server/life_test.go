@@ -20,6 +20,7 @@ import (
 	"coordinator/internal/sock"
 	"coordinator/server/authority"
 	"coordinator/server/store"
+	"coordinator/server/store/simfs"
 	"coordinator/witness"
 )
 
@@ -312,6 +313,53 @@ func TestAMissingStoreIsNotMade(t *testing.T) {
 	status, err := r.witness.Status(r.opts.CoordinatorID)
 	require.NoError(t, err)
 	require.Zero(t, status.LastEpoch, "no lease was taken")
+}
+
+// TestAFailedWriteIsNeverAcknowledged makes the disk fail under a commit: the
+// command gets no reply, the process ends with the fault, and keeps its lease.
+func TestAFailedWriteIsNeverAcknowledged(t *testing.T) {
+	for _, kind := range []string{"write", "sync"} {
+		t.Run(kind, func(t *testing.T) {
+			disk := simfs.New()
+			r := newRigOn(t, disk)
+			r.start()
+			p := r.connect(r.keys[0])
+			p.create("{}")
+			disk.Hook(func(op simfs.Op) error {
+				if op.Kind == kind {
+					return syscall.ENOSPC
+				}
+				return nil
+			})
+			p.sendCommand(frames.CommandCreateObjective, newID[frames.OperationID](t),
+				&frames.CreateObjective{ObjectiveID: newID[frames.ObjectiveID](t), Schema: 1, Document: []byte("{}")})
+			e := p.refused(frames.CodeAuthorityFenced)
+			require.Zero(t, e.RequestID, "the command itself is not answered")
+			p.ended()
+			err := <-r.done
+			r.cancel = nil
+			require.ErrorIs(t, err, store.ErrOutcomeUnknown)
+			require.ErrorIs(t, err, syscall.ENOSPC)
+			status, err := r.witness.Status(r.opts.CoordinatorID)
+			require.NoError(t, err)
+			require.NotZero(t, status.LeaseRemaining)
+		})
+	}
+}
+
+// TestLowDiskRefusesNewWork sets a reserve above what any disk has [D-41].
+func TestLowDiskRefusesNewWork(t *testing.T) {
+	r := newRig(t)
+	r.opts.LowDiskBytes = 1 << 62
+	r.start()
+	p := r.connect(r.keys[0])
+	_, err := p.command(frames.CommandCreateObjective, newID[frames.OperationID](t),
+		&frames.CreateObjective{ObjectiveID: newID[frames.ObjectiveID](t), Schema: 1, Document: []byte("{}")})
+	require.Equal(t, frames.CodeResourceExhausted, frames.CodeOf(err))
+	_, err = p.command(frames.CommandChangeRetention, newID[frames.OperationID](t),
+		&frames.ChangeRetention{Retention: frames.Retention{OperationResultSecs: 3_000_000, EventBytes: 1, ArtifactBytes: 1}})
+	require.NoError(t, err)
+	p.snapshot() // reads go on
 }
 
 // failing is a listener without descriptors.

@@ -70,7 +70,10 @@ func smallQuotas(t *testing.T) quota.Limits {
 }
 
 // newRig makes the directories, keys and an empty store.
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T) *rig { return newRigOn(t, nil) }
+
+// newRigOn is newRig with the log on a file system of the test's.
+func newRigOn(t *testing.T, log store.FS) *rig {
 	t.Helper()
 	base, err := os.MkdirTemp("", "co")
 	require.NoError(t, err)
@@ -92,7 +95,7 @@ func newRig(t *testing.T) *rig {
 		OperationResultSecs: work.DefaultOperationResultSecs, EventBytes: work.DefaultEventBytes, ArtifactBytes: work.DefaultArtifactBytes,
 	})
 	require.NoError(t, err)
-	so := store.Options{SegmentBytes: 1 << 20, UnsafeNoSync: true}
+	so := store.Options{SegmentBytes: 1 << 20, UnsafeNoSync: true, FS: log}
 	require.NoError(t, store.Create(r.dir, store.Genesis{
 		CoordinatorID: id, CreatedAt: time.Now(),
 		Rows: []store.Row{{Record: change.Record, Live: change.Live, Annex: change.Annex}},

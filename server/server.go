@@ -126,6 +126,10 @@ type Server struct {
 // configuration names.
 var ErrOtherStore = errors.New("the store belongs to another coordinator")
 
+// ErrStoreFailed means that the store met a fault outside of a commit, as when a
+// checkpoint could not be written. What was acknowledged is in the log.
+var ErrStoreFailed = errors.New("the store has failed")
+
 // breakdown reports an error after which the process must stop: the store or
 // the writer has failed.
 func (s *Server) breakdown(err error) {

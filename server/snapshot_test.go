@@ -191,7 +191,7 @@ func TestC11_TheEndOfALease(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	p := r.connect(r.keys[0])
-	begin, err := p.open()
+	_, err := p.open()
 	require.NoError(t, err)
 	applied := func(id frames.SnapshotID, change ...func(*frames.SnapshotApplied)) error {
 		t.Helper()
@@ -225,7 +225,7 @@ func TestC11_TheEndOfALease(t *testing.T) {
 	err = applied(s.begin.SnapshotID, func(m *frames.SnapshotApplied) { m.SubscriptionID = newID[frames.SubscriptionID](t) })
 	require.Equal(t, frames.CodeMalformedMessage, frames.CodeOf(err), "a subscription that it has not")
 	p = r.connect(r.keys[0])
-	begin, err = p.open()
+	begin, err := p.open()
 	require.NoError(t, err)
 	require.Equal(t, frames.CodeProtocolError, frames.CodeOf(applied(begin.SnapshotID)), "before END")
 	p.ended()

@@ -258,8 +258,10 @@ func (s *Server) end(o Options, cause error, keeper *authority.Keeper, keeping, 
 	s.mu.Lock()
 	s.stopping = true
 	s.mu.Unlock()
-	err := writing.stop()
-	if cause == nil || errors.Is(err, store.ErrOutcomeUnknown) {
+	if err := writing.stop(); err != nil {
+		cause = err // nearer to the fault than what others made of it
+	}
+	if err := s.fence.Err(); err != nil && !errors.Is(cause, store.ErrOutcomeUnknown) {
 		cause = err
 	}
 	if cause == nil {

@@ -37,7 +37,7 @@ func (s *Server) tend(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.store.Done():
-			s.breakdown(s.store.Err())
+			s.breakdown(fmt.Errorf("%w: %w", ErrStoreFailed, s.store.Err()))
 			return nil
 		case <-s.retained:
 			if err := s.boundLog(ctx); err != nil && ctx.Err() == nil {
