@@ -211,14 +211,14 @@ const (
 	recordHeader  = 48
 )
 
-// span is where a record lies in its file.
-type span struct {
+// recordSpan is where a record lies in its file.
+type recordSpan struct {
 	path     string
 	from, to int
 }
 
 // records finds every record of the log by its length field.
-func (b *bed) records() (spans []span) {
+func (b *bed) records() (spans []recordSpan) {
 	for _, p := range b.segments() {
 		data, err := b.fs.ReadFile(p)
 		require.NoError(b.t, err)
@@ -227,7 +227,7 @@ func (b *bed) records() (spans []span) {
 				break
 			}
 			end := off + recordHeader + int(binary.BigEndian.Uint32(data[off:]))
-			spans = append(spans, span{p, off, end})
+			spans = append(spans, recordSpan{p, off, end})
 			off = end
 		}
 	}

@@ -255,6 +255,9 @@ func (s *segment) readIndex(f File) (x *index, e indexEnd, ok bool) {
 
 // plausible checks that nobody who uses the index can leave its bounds.
 func (x *index) plausible(s *segment, e indexEnd) bool {
+	if x.eventCount() > 0 && x.recordCount() == 0 {
+		return false
+	}
 	off := int64(segmentHeader)
 	for i := range x.recordCount() {
 		r := x.record(i)
@@ -264,7 +267,10 @@ func (x *index) plausible(s *segment, e indexEnd) bool {
 		off = r.off + recordHeader
 	}
 	n := uint32(len(x.principals) / indexPrincipal)
-	seq, off := uint64(0), segmentHeader+int64(recordHeader)
+	seq := uint64(0)
+	if x.recordCount() > 0 {
+		off = x.record(0).off
+	}
 	for i := range x.eventCount() {
 		ev := x.event(i)
 		if ev.seq <= seq || s.base+ev.seq > e.head || ev.off < off || ev.off >= e.end || ev.principal > n || ev.size < eventOverhead {

@@ -17,9 +17,22 @@ import (
 // A model is a store that cannot be wrong: a map and a list.
 type model struct {
 	rows   map[store.Key]store.Row
-	events []string
+	events []modelEvent
 	head   uint64
 	state  store.State // of it: authority, bases, admin head
+}
+
+type modelEvent struct {
+	seq       uint64
+	class     frames.ObjectKind
+	principal frames.KeyID
+	size      int // of its image
+	text      string
+}
+
+func (m *model) emit(class frames.ObjectKind, principal frames.KeyID, payload int, text string) {
+	size := (&frames.ReplayEvent{}).Size() + payload
+	m.events = append(m.events, modelEvent{m.head, class, principal, size, fmt.Sprint(m.head, " ", text)})
 }
 
 func (m *model) clone() *model {
@@ -49,6 +62,7 @@ type machine struct {
 	next  *model // with the transaction under way
 	cuts  []*store.Cut
 	views []*model
+	spans []span
 	ids   uint64
 }
 
@@ -81,7 +95,7 @@ func (x *machine) change(t *rapid.T, tx *store.Tx) {
 		row.Seq = tx.Emit(frames.EventObjectiveChanged, eventID(x.ids), row)
 		x.next.head++
 		image := fmt.Sprintf("%04x%x%016x%04x%08x%x", uint16(kind), row.Record.ID[:], uint64(row.Record.Revision), 1, len(row.Record.Payload), row.Record.Payload)
-		x.next.events = append(x.next.events, fmt.Sprintf("%d %v %v rev=%d %s principal=%x", x.next.head, frames.EventObjectiveChanged, r, row.Record.Revision, image, row.Principal[:1]))
+		x.next.emit(kind, row.Principal, len(image)/2, fmt.Sprintf("%v %v rev=%d %s principal=%x", frames.EventObjectiveChanged, r, row.Record.Revision, image, row.Principal[:1]))
 	case "put":
 		tx.Put(row)
 		row.Seq = frames.EventSequence(x.next.head)
@@ -96,7 +110,7 @@ func (x *machine) change(t *rapid.T, tx *store.Tx) {
 	case "fact":
 		tx.EmitEvent(frames.ReplayEvent{ID: eventID(x.ids), Kind: frames.EventSourceGap, Object: r, Revision: 4, Schema: 1, Payload: []byte("gap")})
 		x.next.head++
-		x.next.events = append(x.next.events, fmt.Sprintf("%d %v %v rev=4 %x principal=00", x.next.head, frames.EventSourceGap, r, "gap"))
+		x.next.emit(kind, frames.KeyID{}, 3, fmt.Sprintf("%v %v rev=4 %x principal=00", frames.EventSourceGap, r, "gap"))
 		return
 	case "install":
 		if x.next.state.Epoch > x.m.state.Epoch {
@@ -172,14 +186,79 @@ func (x *machine) checkEvents(t *rapid.T) {
 		got[i] = eventText(ev)
 	}
 	require.LessOrEqual(t, len(got), len(x.m.events))
-	want := x.m.events[len(x.m.events)-len(got):]
-	require.Equal(t, fmt.Sprint(want), fmt.Sprint(got))
+	want := make([]string, 0, len(got))
+	for _, ev := range x.m.events[len(x.m.events)-len(got):] {
+		want = append(want, ev.text)
+	}
+	require.Equal(t, want, got)
 	if first == 1 {
 		require.Len(t, got, len(x.m.events))
 	}
 }
 
+// A span is an open replay and what it must give.
+type span struct {
+	r              *store.Replay
+	after, through uint64
+	events         []modelEvent
+}
+
+func (x *machine) openSpan(t *rapid.T) {
+	after := rapid.Uint64Range(0, x.m.head).Draw(t, "after")
+	through := rapid.Uint64Range(after, x.m.head).Draw(t, "through")
+	r, err := x.s.Replay(frames.EventCut(after), frames.EventCut(through))
+	if first := uint64(x.s.FirstRetained()); after+1 < first {
+		var gone *store.RetentionError
+		require.ErrorAs(t, err, &gone)
+		require.Equal(t, first, gone.First)
+		return
+	}
+	require.NoError(t, err)
+	x.spans = append(x.spans, span{r, after, through, x.m.events})
+}
+
+// checkSpan reads an open replay, however old it is.
+func (x *machine) checkSpan(t *rapid.T) {
+	if len(x.spans) == 0 {
+		t.Skip("no replay")
+	}
+	sp := rapid.SampledFrom(x.spans).Draw(t, "replay")
+	mask := rapid.Uint8().Draw(t, "visible")
+	visible := func(kind frames.ObjectKind, principal frames.KeyID) bool {
+		return mask>>((uint(kind)+uint(principal[0]))%8)&1 == 1
+	}
+	var want []string
+	var sum store.Totals
+	for _, ev := range sp.events {
+		if ev.seq <= sp.after || ev.seq > sp.through || !visible(ev.class, ev.principal) {
+			continue
+		}
+		want = append(want, ev.text)
+		if sum.Last = frames.EventSequence(ev.seq); sum.Events == 0 {
+			sum.First = sum.Last
+		}
+		sum.Events++
+		sum.Bytes += uint64(ev.size)
+		sum.Largest = max(sum.Largest, ev.size-(&frames.ReplayEvent{}).Size())
+	}
+	got, err := sp.r.Count(visible)
+	require.NoError(t, err)
+	require.Equal(t, sum, got)
+	events, err := readPages(sp.r, 0, visible, rapid.IntRange(1, 20).Draw(t, "events"), rapid.IntRange(1, 2000).Draw(t, "bytes"))
+	require.NoError(t, err)
+	require.Equal(t, want, texts(events))
+}
+
+func (x *machine) dropSpans() {
+	for _, sp := range x.spans {
+		sp.r.Close()
+	}
+	x.spans = nil
+}
+
 func (x *machine) dropCuts() {
+	x.dropSpans()
+
 	for _, c := range x.cuts {
 		c.Close()
 	}
@@ -263,7 +342,10 @@ func TestStoreAgainstModel(t *testing.T) {
 					x.m = x.next
 				}
 			},
-			"events": x.checkEvents,
+			"events":       x.checkEvents,
+			"open replay":  x.openSpan,
+			"replay":       x.checkSpan,
+			"close replay": func(*rapid.T) { x.dropSpans() },
 			"": func(t *rapid.T) {
 				require.NoError(t, x.matches(x.m))
 			},

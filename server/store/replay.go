@@ -377,8 +377,8 @@ func (s *segment) recordIn(r *blockReader, x *index, k int) (recordHead, []byte,
 
 // decode reads the event from the record at off.
 func (p *pick) decode(h recordHead, off int64, body []byte) (Event, error) {
-	c := &cursor{b: body}
-	c.take(int(p.ev.off - off - recordHeader))
+	c := &cursor{b: body, bad: p.ev.off < off+recordHeader}
+	c.take(int(max(0, p.ev.off-off-recordHeader)))
 	it := c.item(h.commit)
 	it.seq = frames.EventSequence(p.s.base + p.ev.seq)
 	if c.bad || !it.isEvent() || it.imageSize() != p.ev.size || it.class() != p.ev.class || it.author() != p.x.principal(p.ev.principal) {
