@@ -2,6 +2,7 @@ package client
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -179,4 +180,21 @@ func TestStateIsSharedByProcesses(t *testing.T) {
 	require.Len(t, a.Unresolved(), 1)
 	require.NoError(t, b.Forget(operation(2)))
 	require.Empty(t, b.Unresolved())
+}
+
+// TestMemoryThatCannotBeWritten takes the directory away under an open memory.
+func TestMemoryThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t)
+	opts := w.options(nil)
+	state, err := OpenState(w.pins)
+	require.NoError(t, err)
+	opts.State = state
+	require.NoError(t, os.RemoveAll(filepath.Dir(w.pins.Path)))
+	_, err = Dial(t.Context(), w.pins, opts)
+	var se *StateError
+	require.ErrorAs(t, err, &se)
+	require.Equal(t, state.Path(), se.Path)
+	require.Contains(t, se.Problem, "cannot be written")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorIs(t, err, ErrNotSent)
 }

@@ -343,7 +343,9 @@ func eventuallyTimer(t *testing.T, w *world, c *Conn) {
 func TestAuthorityRenewed(t *testing.T) {
 	renewed := func(change func(w *world, cert *frames.Certificate)) error {
 		w := newWorld(t)
+		looked := make(chan struct{})
 		c := w.dial(func(p *peer) {
+			<-looked
 			w.clock.Advance(5 * time.Second)
 			cert := w.certificate()
 			if change != nil {
@@ -356,6 +358,7 @@ func TestAuthorityRenewed(t *testing.T) {
 			p.recv()
 		})
 		before := c.Info().LeaseExpires
+		close(looked)
 		if _, err := c.Lookup(t.Context(), operation(1)); err != nil {
 			<-c.Done()
 			return c.Err()

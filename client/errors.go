@@ -167,11 +167,15 @@ func (e *OtherCommandError) Error() string {
 	return fmt.Sprintf("operation %s was begun with another command", e.OperationID)
 }
 
-// A StateError says that the client's memory of an authority cannot be read. It is never
-// replaced by an empty one: that would forget the highest authority seen.
+// A StateError says that the client's memory of an authority cannot be read or written. It
+// is never replaced by an empty one: that would forget the highest authority seen.
 type StateError struct {
 	Path    string
 	Problem string
+	Cause   error // of the system; may be nil
 }
 
 func (e *StateError) Error() string { return "client state " + e.Path + ": " + e.Problem }
+
+// Unwrap gives what the system said, if it did.
+func (e *StateError) Unwrap() error { return e.Cause }

@@ -132,7 +132,7 @@ func (s *State) parse(raw []byte) (memory, error) {
 		return m, nil
 	}
 	bad := func(format string, a ...any) (memory, error) {
-		return memory{}, &StateError{s.path, fmt.Sprintf(format, a...) +
+		return memory{}, &StateError{Path: s.path, Problem: fmt.Sprintf(format, a...) +
 			"; restore it, or remove it to trust this coordinator anew as if for the first time"}
 	}
 	var version struct {
@@ -194,7 +194,10 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 		s.keep(shown)
 		return nil
 	case err != nil && refused == nil:
-		return fmt.Errorf("client state: %w", err)
+		if errors.As(err, new(*StateError)) || errors.As(err, new(*durable.UnsafeFileError)) {
+			return err
+		}
+		return &StateError{s.path, "cannot be written: " + err.Error(), err}
 	case err != nil:
 		return refused
 	}
@@ -411,13 +414,6 @@ func (s *State) settle(op frames.OperationID, final bool, cut cutSeen, durable b
 		}
 		return nil
 	})
-}
-
-// observe raises the cut in memory; it costs no I/O.
-func (s *State) observe(cut cutSeen) {
-	s.mu.Lock()
-	s.mem.raise(cut)
-	s.mu.Unlock()
 }
 
 // Flush makes the cut durable. Connections do so when they close.

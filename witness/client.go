@@ -230,6 +230,8 @@ func (c *Client) exclusive(ctx context.Context, fn func(context.Context) error) 
 	select {
 	case <-c.done:
 		return ErrClosed
+	case <-ctx.Done(): // it may have ended before the turn was taken
+		return ctx.Err()
 	default:
 	}
 	err := fn(ctx)
@@ -275,7 +277,7 @@ func (c *Client) call(ctx context.Context, op string, again bool, leaseSecs uint
 				continue
 			}
 			if cause := context.Cause(ctx); cause != nil && refused == nil && !errors.Is(err, ErrImpostor) {
-				err = fmt.Errorf("no answer: %w", cause)
+				err = &unansweredError{c.opt.Socket, cause}
 			}
 			return err
 		}
@@ -298,8 +300,8 @@ func (c *Client) session(ctx context.Context) (s *session, fresh bool, err error
 	}
 	s, err = c.open(ctx)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-			err = fmt.Errorf("%w (%w)", cause, err)
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, ErrImpostor) && !errors.As(err, new(*RefusedError)) {
+			err = &unansweredError{c.opt.Socket, cause} // err is only that the connection was given up
 		}
 		return nil, false, fmt.Errorf("connect: %w", err)
 	}
@@ -314,3 +316,17 @@ func (c *Client) drop() {
 		c.cur = nil
 	}
 }
+
+// An unansweredError is the end of a wait. The cause names a timer or a stop, which is
+// nothing to a reader who wants to know what to look at.
+type unansweredError struct {
+	socket string
+	cause  error
+}
+
+func (e *unansweredError) Error() string {
+	return "no answer at " + e.socket + " in the time there was; is the witness stopped or overloaded?"
+}
+
+// Unwrap gives what ended the wait.
+func (e *unansweredError) Unwrap() error { return e.cause }

@@ -63,7 +63,6 @@ type Server struct {
 	pending  int                  // guarded by mu; connections before HELLO_OK
 	settled  int                  // guarded by mu; connections after it
 	perKey   map[frames.KeyID]int // guarded by mu; of the settled ones
-	recheck  chan struct{}        // guarded by mu; closed and replaced by Recheck
 	lastSkip time.Duration        // guarded by mu; BOOTTIME of the last line about a full house
 }
 

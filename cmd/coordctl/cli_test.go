@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"coordinator/client"
 	"coordinator/codec"
 	"coordinator/frames"
 )
@@ -541,4 +542,15 @@ func TestDefaultContext(t *testing.T) {
 	a.contextPath = defaultContext()
 	require.Equal(t, "coordctl status", a.line("status"))
 	require.Equal(t, "coordctl up", a.upLine())
+}
+
+func TestLocalTroubleIsNotTheCoordinators(t *testing.T) {
+	a := &app{contextPath: "/none/context.toml"}
+	err := fmt.Errorf("handshake: %w", &client.StateError{Path: "/none/memory", Problem: "cannot be written: no space", Cause: syscall.ENOSPC})
+	m := a.explain(&commandError{frames.OperationID{1}, again{args: "ping"}, false, notRun(err)})
+	require.Equal(t, exitOther, m.code)
+	require.Equal(t, "client state /none/memory: cannot be written: no space", m.what)
+	require.Contains(t, m.sent, "did not run")
+	missing := &client.StateError{Path: "/none/memory", Problem: "cannot be written", Cause: &os.PathError{Op: "open", Path: "/none", Err: syscall.ENOENT}}
+	require.Equal(t, exitOther, a.explain(missing).code, "what failed locally names no missing context")
 }

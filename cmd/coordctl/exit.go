@@ -278,7 +278,7 @@ func (a *app) explainRefusal(err error) (message, bool) {
 		m.hopeless = true
 		m.next = []string{"the running coordinator does not offer what this command needs"}
 	case frames.CodeResourceExhausted:
-		m.next = []string{"wait until others finish, or raise the quota in coordinator.toml"}
+		m.next = []string{"wait until others finish, make room on the coordinator's disk, or raise the quota in coordinator.toml"}
 	case frames.CodeRevisionConflict:
 		m.next = []string{"look at the object as it is now, then decide: " + a.line("get objective ID")}
 	case frames.CodeOperationConflict:

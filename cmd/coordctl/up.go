@@ -220,7 +220,7 @@ func (u *upper) served(ctx context.Context, line string) {
 	u.ready = true
 	if err != nil {
 		m := u.app.explain(err)
-		u.app.say("the coordinator serves, but not this context's key: %s", m.what)
+		u.app.say("the coordinator serves, but a client of this context does not get through: %s", m.what)
 	}
 	if !first {
 		u.app.say("coordinatord serves again, pid %d (%s)", u.coordinator.pid(), strings.TrimPrefix(line, "ready "))

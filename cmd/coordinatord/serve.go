@@ -3,12 +3,14 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/internal/sock"
@@ -51,7 +53,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 			client.Close() //nolint:errcheck // the process is ending
 		}
 	}()
-	return server.Run(ctx, server.Options{
+	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
 		Progress:  func(line string) { fmt.Fprintln(stdout, line) },
@@ -67,6 +69,23 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 				i.Socket, i.Certificate.Epoch, i.Certificate.Activation, handshake.FormatFingerprint(i.Fingerprint))
 		},
 	})
+	return explainLink(cfg, err)
+}
+
+// explainLink says what to do where the witness does not accept the link key: it tells
+// nobody why (§5.5), so the reason is looked up there.
+func explainLink(cfg *config, err error) error {
+	var refused *witness.RefusedError
+	if !errors.As(err, &refused) || refused.Code != frames.CodeAuthenticationFailed {
+		return err
+	}
+	key, kerr := handshake.LoadKey(cfg.path(linkKey))
+	if kerr != nil {
+		return err
+	}
+	return fmt.Errorf("%w; the witness does not accept the key of %s: look for %s in `witnessd keys --state WITNESS list`, and if it is missing, revoked or expired run: "+
+		"witnessd keys --state WITNESS add --coordinator %s %s", err, cfg.path(linkKey), handshake.FormatKeyID(handshake.KeyIDOf(key.Public())),
+		cfg.CoordinatorID, handshake.FormatPublicKey(key.Public()))
 }
 
 // dialWitness makes the client of the witness link. It connects when first used.
