@@ -462,6 +462,9 @@ func TestPageCheckRunsAfterAnUncleanStop(t *testing.T) {
 		checked++
 		return store.CheckFile(path)
 	}
+	b.crash(0)
+	b.open()
+	require.Equal(t, 0, checked, "fresh from Create")
 	require.NoError(t, b.s.Close())
 	b.open()
 	require.Equal(t, 0, checked, "after a clean stop")

@@ -47,7 +47,7 @@ func writeGenesis(l *log, g Genesis) error {
 	if tx.err != nil {
 		return tx.err
 	}
-	_, err := l.append(tx.buf, recordHead{commit: 1, time: g.CreatedAt.UnixNano()}, tx.items)
+	_, err := l.append(tx.buf, recordHead{commit: 1, flags: flagClean, time: g.CreatedAt.UnixNano()}, tx.items)
 	return err
 }
 

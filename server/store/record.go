@@ -30,7 +30,9 @@ const (
 	// of its own size.
 	maxRecord = 64 << 20
 
-	flagClean = 1 // an empty record written by an orderly Close
+	// flagClean marks a state that needs no page check: the empty record of an orderly Close,
+	// and commit 1, behind which Create writes state.db whole or not at all.
+	flagClean = 1
 )
 
 type recordHead struct {

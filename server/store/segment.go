@@ -61,7 +61,7 @@ type segment struct {
 	next uint64 // commit number that would follow
 	head uint64 // event head after the last committed record
 	tail uint32 // header checksum of the last committed record, else chain
-	// clean: the last committed record is the mark of an orderly Close.
+	// clean: the last committed record has flagClean.
 	clean bool
 	// marks has the position of about one record in markEvery bytes, ascending.
 	marks []mark
