@@ -26,7 +26,7 @@ import (
 //	off  size  trailer
 //	  0     8  magic
 //	  8     4  version     u32
-//	 12     4  flags       u32, 1: the last record is the mark of an orderly Close
+//	 12     4  flags       u32, 1: the last record has flagClean
 //	 16     8  first       u64, commit number of the first record
 //	 24     8  end         u64, offset behind the last record
 //	 32     8  head        u64, event head after the last record

@@ -48,7 +48,7 @@ type spare struct {
 
 // logTail is what a scan found behind the last good record.
 type logTail struct {
-	clean   bool   // the last record was written by an orderly Close
+	clean   bool   // the last record has flagClean
 	torn    bool   // bytes of an unfinished record, to be zeroed
 	problem string // why it was not read as a record
 }

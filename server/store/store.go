@@ -30,7 +30,7 @@ type Store struct {
 	job            *checkpoint // under way
 	dropped        uint64      // finished checkpoints whose overlay is gone
 	lastCheckpoint time.Duration
-	clean          bool // the log ends in the mark of an orderly Close
+	clean          bool // the log ends in a record with flagClean
 
 	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.
 	carried map[Key]uint64
@@ -73,10 +73,12 @@ func (s *Store) fail(err error) {
 	}
 }
 
-// readFault ends the store when a read met damage.
+// readFault ends the store when a read met damage, or a value that only a newer program
+// writes: no later read would find anything better.
 func (s *Store) readFault(err error) error {
 	var damaged *CorruptError
-	if errors.As(err, &damaged) {
+	var newer *SchemaError
+	if errors.As(err, &damaged) || errors.As(err, &newer) {
 		s.fail(err)
 	}
 	return err
