@@ -85,6 +85,8 @@ type bed struct {
 	cert   frames.Certificate
 	writer *Writer
 
+	onPublish func() // on the writer's goroutine, after each publication; nil is ignored
+
 	mu        sync.Mutex
 	published []store.Batch // guarded by mu
 	trace     []string      // guarded by mu: "published" and "replied", in order
@@ -127,9 +129,12 @@ func (b *bed) start() {
 	o.Rand = &noise{rand.New(rand.NewPCG(2, uint64(a.Certificate.Epoch)))}
 	o.Publish = func(p store.Batch) {
 		b.mu.Lock()
-		defer b.mu.Unlock()
 		b.published = append(b.published, p)
 		b.trace = append(b.trace, "published")
+		b.mu.Unlock()
+		if b.onPublish != nil {
+			b.onPublish()
+		}
 	}
 	b.writer = New(o)
 }

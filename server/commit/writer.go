@@ -145,7 +145,8 @@ func signal(c chan struct{}) {
 // Run commits what is proposed until ctx is cancelled, the fence closes or a commit fails.
 // When ctx is cancelled it takes nothing new, commits what is queued as long as the fence
 // holds, refuses the rest and returns nil. Otherwise its error matches authority.ErrFenced
-// or store.ErrOutcomeUnknown, or says what else ended the store; whatever has no durable,
+// or store.ErrOutcomeUnknown, or is what else ended the store, such as the
+// *store.CorruptError that a prefetch or a checkpoint met; whatever has no durable,
 // published result is refused or left unanswered. Run returns with no goroutine left
 // behind.
 func (w *Writer) Run(ctx context.Context) error {
@@ -163,13 +164,28 @@ func (w *Writer) Run(ctx context.Context) error {
 	}
 	stopFetch()
 	reader.Wait()
+	if err == nil || errors.Is(err, store.ErrFailed) {
+		err = w.storeFault()
+	}
 	w.refuseRest(err)
 	return err
+}
+
+// storeFault is what ended the store, whoever met it, and not only that it has ended. Nil
+// while it is whole.
+func (w *Writer) storeFault() error {
+	if err := w.o.Store.Err(); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	return nil
 }
 
 // loop steps until there is a reason to stop.
 func (w *Writer) loop(ctx context.Context) error {
 	for {
+		if err := w.storeFault(); err != nil {
+			return err // reads alone would go on for ever
+		}
 		changed := w.o.Fence.Changed()
 		worked, err := w.Step()
 		wake := w.wake
@@ -184,8 +200,8 @@ func (w *Writer) loop(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.o.Store.Done(): // a checkpoint met a failure
-			return fmt.Errorf("store: %w", w.o.Store.Err())
+		case <-w.o.Store.Done(): // a read or a checkpoint met a failure
+			return w.storeFault()
 		case <-changed:
 			if err := w.o.Fence.Check(); errors.Is(err, authority.ErrFenced) {
 				return err
