@@ -399,7 +399,7 @@ func TestUsageErrors(t *testing.T) {
 		"update objective", "update objective 123456", "update objective 123456 --title x --if-revision 0",
 		"update objective 123456 --title x --if-revision -1", "complete objective", "complete objective 12345", "get", "get thing",
 		"get objective 1 2", "get objective 12345g", "op", "op get", "op get 12", "op forget 123456", "keygen", "ping x", "status --frob",
-		"snapshot", "snapshot save", "snapshot diff a", "status -o yaml", "status --timeout 0s", "status --timeout x", "status --wait -1s", "up --lease 5", "up --lease 61", "up x",
+		"snapshot", "snapshot save", "snapshot diff a", "status -o yaml", "status --timeout 0s", "status --timeout x", "status --wait -1s", "up --lease 5", "up --lease 61", "up x", "up --state=",
 	} {
 		t.Run(line, func(t *testing.T) {
 			f := newFake(t)
@@ -553,4 +553,45 @@ func TestLocalTroubleIsNotTheCoordinators(t *testing.T) {
 	require.Contains(t, m.sent, "did not run")
 	missing := &client.StateError{Path: "/none/memory", Problem: "cannot be written", Cause: &os.PathError{Op: "open", Path: "/none", Err: syscall.ENOENT}}
 	require.Equal(t, exitOther, a.explain(missing).code, "what failed locally names no missing context")
+}
+
+// brokenPipe takes nothing.
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestAResultThatCannotBePrintedStands runs a command whose output goes nowhere: it ran,
+// and nothing may say otherwise.
+func TestAResultThatCannotBePrintedStands(t *testing.T) {
+	f := newFake(t)
+	f.records = oneOfEach(t)[:1]
+	f.other = answer(frames.OperationResult{State: frames.OperationSucceeded, Sequence: 6})
+	f.listen()
+	for _, args := range [][]string{{"create", "objective", "--title", "x"}, {"complete", "objective", "01abcd"}, {"update", "objective", "01abcd", "--title", "y"}} {
+		var errout strings.Builder
+		code := run(append([]string{"--context", f.path}, args...), strings.NewReader(""), brokenPipe{}, &errout)
+		require.Equal(t, exitOther, code)
+		require.NotContains(t, errout.String(), "did not run")
+		require.Regexp(t, `operation [0-9a-f]{32} has been answered: its result stands`, errout.String())
+		require.Regexp(t, `op get [0-9a-f]{32}`, errout.String())
+	}
+}
+
+// TestAResultThatCannotBeRememberedStands loses the memory while the command runs.
+func TestAResultThatCannotBeRememberedStands(t *testing.T) {
+	f := newFake(t)
+	reply := answer(frames.OperationResult{State: frames.OperationSucceeded, Sequence: 6})
+	f.other = func(c *fakeConn, fr frames.Frame) {
+		dir := filepath.Dir(f.path)
+		if err := os.Rename(dir, dir+".away"); err != nil {
+			panic(err)
+		}
+		reply(c, fr)
+	}
+	f.listen()
+	r := f.cli("create", "objective", "--title", "x")
+	require.Equal(t, exitOther, r.code, r.errout)
+	require.Contains(t, r.out, "SUCCEEDED")
+	require.NotContains(t, r.errout, "did not run")
+	require.Contains(t, r.errout, "its result stands")
 }

@@ -98,6 +98,16 @@ type commandError struct {
 func (e *commandError) Error() string { return e.cause.Error() }
 func (e *commandError) Unwrap() error { return e.cause }
 
+// afterwardsError is what failed once the operation had its result: printing it, or
+// remembering it.
+type afterwardsError struct {
+	op    frames.OperationID
+	cause error
+}
+
+func (e *afterwardsError) Error() string { return e.cause.Error() }
+func (e *afterwardsError) Unwrap() error { return e.cause }
+
 // resultError is an operation that ended other than SUCCEEDED.
 type resultError struct {
 	op     frames.OperationID
@@ -124,8 +134,13 @@ func (a *app) explain(err error) message {
 		use     *usageError
 		unknown *client.OutcomeUnknownError
 		result  *resultError
+		after   *afterwardsError
 	)
 	switch {
+	case errors.As(err, &after):
+		return message{code: exitOther, what: after.Error(),
+			sent: fmt.Sprintf("operation %s has been answered: its result stands, only what came afterwards failed", after.op),
+			next: []string{"see it: " + a.line("op get "+after.op.String())}}
 	case errors.As(err, &use):
 		return message{code: exitUsage, what: use.text}
 	case errors.Is(err, errDifferent):

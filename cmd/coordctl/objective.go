@@ -169,12 +169,20 @@ func (a *app) createObjective(ctx context.Context, doc documentFlags, idText, op
 // mutate is a session for one command: a failure before it was sent names the operation
 // and the line that tries again.
 func (a *app) mutate(ctx context.Context, caps frames.Capability, op frames.OperationID, line again, retried bool, fn func(context.Context, *session) error) error {
-	err := a.session(ctx, client.Options{Offered: caps, Scope: frames.AllScopes}, true, fn)
+	answered := false
+	err := a.session(ctx, client.Options{Offered: caps, Scope: frames.AllScopes}, true, func(ctx context.Context, s *session) error {
+		err := fn(ctx, s)
+		answered = s.answered
+		return err
+	})
 	var have *commandError
 	var result *resultError
 	var use *usageError
 	if err == nil || errors.As(err, &have) || errors.As(err, &result) || errors.As(err, &use) {
 		return err
+	}
+	if answered {
+		return &afterwardsError{op, err}
 	}
 	return &commandError{op, line, retried, notRun(err)}
 }
@@ -292,7 +300,7 @@ func (a *app) endObjective(ctx context.Context, e ending, idText, opText string)
 				return &commandError{op, line, true, &client.OutcomeUnknownError{OperationID: op, Cause: err}}
 			}
 			if result.State != frames.OperationUnknown {
-				return a.showResult(op, result, object{})
+				return s.result(op, result, object{})
 			}
 		}
 		if !s.conn.Info().Capabilities.Has(frames.CapObjectiveLifecycle) {

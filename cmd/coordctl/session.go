@@ -28,6 +28,8 @@ type session struct {
 	conn *client.Conn
 	// first is the snapshot that had to verify before anything else, if one had to.
 	first *client.Snapshot
+	// answered says that the command's result has been received: it stands, whatever fails later.
+	answered bool
 }
 
 // session dials, makes the authority current if it is not yet, and runs fn. mutates says
@@ -150,7 +152,13 @@ func (s *session) send(ctx context.Context, cmd client.Command, retried bool, li
 	if err != nil {
 		return &commandError{cmd.OperationID, line, retried, err}
 	}
-	return s.a.showResult(cmd.OperationID, result, show)
+	return s.result(cmd.OperationID, result, show)
+}
+
+// result prints the result of the session's command.
+func (s *session) result(op frames.OperationID, r frames.OperationResult, show object) error {
+	s.answered = true
+	return s.a.showResult(op, r, show)
 }
 
 // operationID is the one given with --op, or a new one.

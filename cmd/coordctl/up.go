@@ -59,6 +59,9 @@ reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends bot
 			if cmd.Flags().Changed("lease") && (lease < 6 || lease > 60) {
 				return usage("--lease is %d; it is 6 to 60 seconds", lease)
 			}
+			if state == "" {
+				return usage("--state is empty; name the directory that holds everything, or leave it away")
+			}
 			dir, err := filepath.Abs(state)
 			if err != nil {
 				return err
@@ -76,6 +79,9 @@ reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends bot
 func (a *app) up(ctx context.Context, dir string, lease int64, verbose bool) error {
 	signals := make(chan os.Signal, 2) // the one that ends it, and the impatient one
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup, which asks to outlive the terminal
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
 
 	if err := durable.MkdirPrivate(dir); err != nil {

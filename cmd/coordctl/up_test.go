@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -383,13 +385,59 @@ func TestUpShowsConnectionsOnlyWhenAsked(t *testing.T) {
 		u := startUp(t, filepath.Join(t.TempDir(), "s"), flags...).ready()
 		require.Equal(t, 0, u.ctl("ping").code)
 		require.Equal(t, 0, u.ctl("ping").code)
-		require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
+		stop := os.Interrupt
+		if flags != nil && !signal.Ignored(syscall.SIGHUP) {
+			stop = syscall.SIGHUP // as of a terminal that is closed
+		}
+		require.NoError(t, u.cmd.Process.Signal(stop))
 		require.NoError(t, u.wait())
 		said := u.errout.String()
 		require.Equal(t, flags != nil, strings.Contains(said, "connection authenticated"), said)
 		require.Contains(t, said, "msg=serving")
 		require.Contains(t, said, "msg=relinquished")
 	}
+}
+
+// TestC04_NoSecretIsSeen looks for every secret key of a state, in each form that a printer
+// would give it, in all that the programs print and in what the system shows of them.
+func TestC04_NoSecretIsSeen(t *testing.T) {
+	u := startUp(t, filepath.Join(t.TempDir(), "s"), "--verbose").ready()
+	witness, coordinator := u.pids()
+	var seen bytes.Buffer
+	second := filepath.Join(u.state, "client", "second.ed25519")
+	for _, args := range [][]string{
+		{"status", "-o", "json"}, {"create", "objective", "--title", "x"}, {"get", "operation", "-o", "json"}, {"get", "admin", "-o", "json"},
+		{"keygen", "--out", second, "-o", "json"}, {"keygen", "--out", second}, {"status", "--context", second},
+		{"snapshot", "verify", second}, {"create", "objective", "--document", second}, {"get", "objective", "abcdef"},
+	} {
+		r := u.ctl(args...)
+		seen.WriteString(r.out + r.errout)
+	}
+	for _, pid := range []int{u.cmd.Process.Pid, witness, coordinator} {
+		for _, name := range []string{"cmdline", "environ"} {
+			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
+			require.NoError(t, err)
+			seen.Write(b)
+		}
+	}
+	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, u.wait())
+	seen.WriteString(u.out.String() + u.errout.String())
+	keys := 0
+	require.NoError(t, filepath.WalkDir(u.state, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".ed25519") {
+			return err
+		}
+		seed, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Len(t, seed, 32)
+		keys++
+		for _, form := range []string{string(seed), hex.EncodeToString(seed), fmt.Sprint(seed), base64.StdEncoding.EncodeToString(seed)} {
+			require.NotContains(t, strings.ToLower(seen.String()), strings.ToLower(form[:len(form)/2]), path)
+		}
+		return nil
+	}))
+	require.Equal(t, 5, keys)
 }
 
 func TestUpThatIsKilledLeavesNothingBehind(t *testing.T) {

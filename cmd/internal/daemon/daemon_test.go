@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -98,6 +99,18 @@ func TestSignals(t *testing.T) {
 	require.Empty(t, codes, "the first one only asks")
 	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGINT))
 	require.Equal(t, 128+int(syscall.SIGINT), <-codes)
+}
+
+// TestSignalsOfAClosedTerminal stops on SIGHUP like on the others.
+func TestSignalsOfAClosedTerminal(t *testing.T) {
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("these tests are to outlive their terminal")
+	}
+	ctx, stop := Signals(t.Context(), func(int) {})
+	defer stop()
+	require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGHUP))
+	<-ctx.Done()
+	require.ErrorContains(t, context.Cause(ctx), "hangup")
 }
 
 func TestLogFlags(t *testing.T) {

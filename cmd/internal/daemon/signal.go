@@ -13,13 +13,17 @@ type SignalError struct{ Signal os.Signal }
 
 func (e *SignalError) Error() string { return fmt.Sprintf("stopped by %v", e.Signal) }
 
-// Signals returns a context that the first SIGTERM or SIGINT ends, with a *[SignalError] as its
+// Signals returns a context that the first SIGTERM, SIGINT or SIGHUP ends (the last only
+// where it is not ignored, as under nohup), with a *[SignalError] as its
 // cause. A second one calls exit, which must not return, with the code of a shell: 128 + its
 // number. The returned function undoes all that and joins the goroutine behind it.
 func Signals(parent context.Context, exit func(code int)) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 2) // room for both, whoever is slow to look
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	stop, joined := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(joined)
