@@ -24,6 +24,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	defer w.close()
 	p := publisher{path: r.path}
 	defer p.close()
+	t := r.startTelling(ctx)
+	defer t.join()
 	timer := r.clock.NewTimer(0) // the file may have changed since OpenRegistry
 	defer timer.Stop()
 	for {
@@ -40,12 +42,12 @@ func (r *Registry) Run(ctx context.Context) error {
 		case <-timer.C():
 		}
 		w.ensure()
-		timer.Reset(r.reload(&p))
+		timer.Reset(r.reload(&p, t))
 	}
 }
 
 // reload looks at the file once and returns when to look again.
-func (r *Registry) reload(p *publisher) time.Duration {
+func (r *Registry) reload(p *publisher, t *teller) time.Duration {
 	data, err := durable.ReadPrivate(r.path, MaxRegistryBytes)
 	var records []Record
 	if err == nil {
@@ -57,9 +59,9 @@ func (r *Registry) reload(p *publisher) time.Duration {
 	v, next := r.judge.look(r.clock.Now().Boot, data, err)
 	switch v {
 	case apply:
-		r.change(records, nil)
+		t.tell(r.change(records, nil))
 	case empty:
-		r.change(nil, err)
+		t.tell(r.change(nil, err))
 	}
 	if err := p.publish(r.judge.applied, r.judge.emptied); err != nil && !p.failed {
 		p.failed = true // once: it only leaves an editor of the file without its answer
@@ -68,17 +70,61 @@ func (r *Registry) reload(p *publisher) time.Duration {
 	return next
 }
 
-func (r *Registry) change(records []Record, problem error) {
+func (r *Registry) change(records []Record, problem error) Snapshot {
 	snap := r.install(records, problem)
 	if problem != nil {
 		r.log.Error("registry emptied: nobody is authorised until the file is valid again", "generation", snap.Generation, "err", problem)
 	} else {
 		r.log.Info("registry loaded", "path", r.path, "generation", snap.Generation, "records", len(records))
 	}
-	if r.opts.OnChange != nil {
-		r.opts.OnChange(snap)
+	return snap
+}
+
+// maxUntold bounds the generations that wait for OnChange. Each stands for an edit of the
+// file, so more of them than this are no operator's doing; then the next one waits.
+const maxUntold = 64
+
+// A teller calls OnChange for one generation after the other. It has a goroutine of its own,
+// because a callee may wait for a disk, and a revocation must not.
+type teller struct {
+	ctx   context.Context
+	queue chan Snapshot // nil when nobody is told
+	done  chan struct{} // closed when the goroutine has ended
+}
+
+func (r *Registry) startTelling(ctx context.Context) *teller {
+	t := &teller{ctx: ctx, done: make(chan struct{})}
+	if r.opts.OnChange == nil {
+		close(t.done)
+		return t
+	}
+	t.queue = make(chan Snapshot, maxUntold)
+	go func() {
+		defer close(t.done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case snap := <-t.queue:
+				r.opts.OnChange(snap)
+			}
+		}
+	}()
+	return t
+}
+
+func (t *teller) tell(s Snapshot) {
+	if t.queue == nil {
+		return
+	}
+	select {
+	case t.queue <- s:
+	case <-t.ctx.Done():
 	}
 }
+
+// join waits for the goroutine, which ends with the context.
+func (t *teller) join() { <-t.done }
 
 // watcher keeps an fsnotify watch on the directory that the path names now. It
 // only makes reloads prompt; without it the poll still finds every change.

@@ -24,8 +24,10 @@ type RegistryOptions struct {
 	KnownScopes ScopeNames
 	// NeedCoordinator demands coordinator= in each record.
 	NeedCoordinator bool
-	// OnChange is called after each new generation is in force, by Run's
-	// goroutine: the next one waits for it. The first generation is not told.
+	// OnChange is called after each new generation is in force, for one after the
+	// other, by a goroutine that Run joins. What it waits for delays no later
+	// generation, short of maxUntold of them. The first one is not told, nor is one
+	// whose turn has not come when Run ends.
 	OnChange func(Snapshot)
 
 	// noWatch stands in for an exhausted inotify in tests.

@@ -199,6 +199,30 @@ func TestC04_BadRegistryFileAuthorisesNobody(t *testing.T) {
 	}
 }
 
+// TestSlowListenerDelaysNoRevocation: whoever records the registry may wait for a disk.
+func TestSlowListenerDelaysNoRevocation(t *testing.T) {
+	path := filepath.Join(stateDir(t), "workload-keys")
+	writeRegistry(t, path, testRecord(1))
+	told, release := make(chan Snapshot, 8), make(chan struct{})
+	r := follow(t, path, RegistryOptions{OnChange: func(s Snapshot) {
+		told <- s
+		<-release
+	}})
+	writeRegistry(t, path, testRecord(1), testRecord(2))
+	require.EqualValues(t, 2, (<-told).Generation)
+	writeRegistry(t, path, testRecord(2))
+	eventually(t, "in force while the listener is busy", r.holds(2))
+	writeRegistry(t, path, testRecord(3))
+	eventually(t, "and once more", r.holds(3))
+	require.Empty(t, told, "two calls at once")
+	close(release)
+	for want := uint64(3); want <= 4; want++ {
+		s := <-told
+		require.Equal(t, want, s.Generation, "none is left out")
+		require.Len(t, s.Records, 1)
+	}
+}
+
 func appendTo(t *testing.T, path, text string) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
@@ -257,7 +281,7 @@ func newStepped(t *testing.T, records ...Record) *stepped {
 
 func (s *stepped) after(d time.Duration) {
 	s.clock.Advance(d)
-	s.reload(&s.pub)
+	s.reload(&s.pub, &teller{})
 }
 
 // change writes records and lets them settle.
