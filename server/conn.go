@@ -88,6 +88,7 @@ type conn struct {
 	granted  *handshake.Grant
 
 	grant   atomic.Pointer[handshake.Grant] // nil before COORD_HELLO_OK
+	feed    atomic.Pointer[stream.Session]  // what writeLoop pulls from; nil before the proof
 	heardAt atomic.Int64                    // boot reading of the last bytes read
 	first   atomic.Bool                     // a whole frame has been read
 	asked   atomic.Int64                    // boot reading at which the challenge was queued, negative before

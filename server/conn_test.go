@@ -282,17 +282,13 @@ func (r *rig) busy(*peer) *conn {
 	return found
 }
 
-func TestWhatThisCoordinatorDoesNotServe(t *testing.T) {
+func TestWhatWasNotNegotiatedIsNotServed(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	p := r.connect(r.keys[0])
-	p.send(&frames.Subscribe{RequestID: p.id(), Guard: p.guard})
-	require.Equal(t, p.last, p.refused(frames.CodeCapabilityRequired).RequestID)
 	p.send(&frames.OpenReplay{RequestID: p.id(), Guard: p.guard, SubscriptionID: newID[frames.SubscriptionID](t)})
 	require.Equal(t, p.last, p.refused(frames.CodeCapabilityRequired).RequestID)
-	p.send(&frames.OpenSnapshot{RequestID: p.id(), Guard: p.guard, Reserve: true})
-	require.Equal(t, p.last, p.refused(frames.CodeCapabilityRequired).RequestID)
-	p.create("{}") // each of them ended its own request only
+	p.create("{}") // it ended its own request only
 	p.send(&frames.Credit{SubscriptionID: newID[frames.SubscriptionID](t), AddCount: 1})
 	require.Zero(t, p.refused(frames.CodeProtocolError).RequestID)
 	p.ended()

@@ -66,7 +66,7 @@ func (c *conn) takeHello(body []byte) error {
 	if err := codec.Decode(&c.hello, body); err != nil {
 		return refusalOf(err)
 	}
-	limits, caps, err := frames.Negotiate(&c.hello, c.srv.offer, work.Capabilities)
+	limits, caps, err := frames.Negotiate(&c.hello, c.srv.offer, work.Capabilities|stream.Capabilities)
 	if err != nil {
 		return refusalOf(err)
 	}
@@ -111,8 +111,9 @@ func (c *conn) takeResponse(body []byte) error {
 	c.account = account // likewise
 	c.viewer = work.Viewer{Principal: grant.KeyID, Scope: frames.Scope(grant.Scope), Capabilities: c.caps}
 	c.streams = c.srv.streams.NewSession(stream.SessionOptions{
-		Viewer: c.viewer, Limits: c.hello.Limits, Account: account,
+		Viewer: c.viewer, Limits: c.hello.Limits, Account: account, Wake: c.lanes.nudge,
 	})
+	c.feed.Store(c.streams)
 	retention, err := c.srv.writer.Retention(c.ctx)
 	if err != nil {
 		return c.serverError(err)

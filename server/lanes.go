@@ -113,31 +113,47 @@ func (l *lanes) finish() {
 	signal(l.wake)
 }
 
-// take appends to batch the frames of the next write: every control frame and
-// then the final one, or else replies up to [batchBytes] and at least one. done
-// says that nothing more will come after it.
-func (l *lanes) take(batch []outgoing) (out []outgoing, done bool, err error) {
+// nudge has the writer look for what it may write.
+func (l *lanes) nudge() { signal(l.wake) }
+
+// A load is what one write takes from the lanes, in the order in which it goes out.
+type load struct {
+	control []outgoing
+	replies []outgoing
+	final   []byte // after the control frames, and then there are no replies
+	bytes   int    // of replies
+	more    bool   // replies are left for the next write
+	done    bool   // nothing more will come
+}
+
+func (o *load) empty() bool { return len(o.control) == 0 && len(o.replies) == 0 && o.final == nil }
+
+// clear forgets what was written and keeps the room for more.
+func (o *load) clear() {
+	clear(o.control)
+	clear(o.replies)
+	*o = load{control: o.control[:0], replies: o.replies[:0]}
+}
+
+// take moves the frames of the next write into out: every control frame, and then
+// the final one or replies up to [batchBytes] and at least one.
+func (l *lanes) take(out *load) error {
+	out.clear()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.overflow {
-		return batch, true, errLaneFull
+		return errLaneFull
 	}
-	if len(l.control) > 0 || l.final != nil {
-		batch = append(batch, l.control...)
-		clear(l.control)
-		l.control, l.controlBytes = l.control[:0], 0
-		if l.final != nil {
-			batch = append(batch, outgoing{frame: l.final})
-			l.final = nil
-		}
-		return batch, l.last && len(l.replies) == 0, nil
-	}
-	n, size := 0, 0
-	for n < min(len(l.replies), batchFrames) && (n == 0 || size+len(l.replies[n].frame) <= batchBytes) {
-		size += len(l.replies[n].frame)
+	out.control = append(out.control, l.control...)
+	clear(l.control)
+	l.control, l.controlBytes = l.control[:0], 0
+	out.final, l.final = l.final, nil
+	n := 0
+	for n < min(len(l.replies), batchFrames) && (n == 0 || out.bytes+len(l.replies[n].frame) <= batchBytes) {
+		out.bytes += len(l.replies[n].frame)
 		n++
 	}
-	batch = append(batch, l.replies[:n]...)
+	out.replies = append(out.replies, l.replies[:n]...)
 	clear(l.replies[:n])
 	l.replies = l.replies[n:]
 	if len(l.replies) == 0 {
@@ -146,7 +162,9 @@ func (l *lanes) take(batch []outgoing) (out []outgoing, done bool, err error) {
 	if n > 0 {
 		signal(l.room)
 	}
-	return batch, l.last && len(l.replies) == 0, nil
+	out.more = len(l.replies) > 0
+	out.done = l.last && !out.more
+	return nil
 }
 
 // waitRoom blocks the reader while the replies of one connection have reached

@@ -110,31 +110,26 @@ func (c *conn) handle(t frames.Type, body []byte) (frames.RequestID, error) {
 	case *frames.GetOperationResult:
 		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { c.lookup(r, m) })
 	case *frames.OpenSnapshot:
-		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { c.openSnapshot(r, m) })
+		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { r.deliver(c.streams.Open(c.ctx, m)) })
 	case *frames.SnapshotNext:
-		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { c.page(r, m) })
+		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { r.deliver(c.streams.Next(m)) })
 	case *frames.SnapshotApplied:
-		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { c.applied(r, m) })
+		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { r.deliver(c.streams.Applied(m)) })
 	case *frames.Subscribe:
-		return m.RequestID, c.request(m.RequestID, &m.Guard, unserved)
+		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { r.deliver(c.streams.Subscribe(m)) })
 	case *frames.OpenReplay:
-		return m.RequestID, c.request(m.RequestID, &m.Guard, unserved)
+		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { r.deliver(c.streams.OpenReplay(m)) })
 	case *frames.ReplayNext:
-		return m.RequestID, c.request(m.RequestID, nil, noReplay)
+		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { r.deliver(c.streams.ReplayNext(m)) })
 	case *frames.ReplayApplied:
-		return m.RequestID, c.request(m.RequestID, nil, noReplay)
+		return m.RequestID, c.request(m.RequestID, nil, func(r *request) { r.deliver(c.streams.ReplayApplied(m)) })
 	case *frames.Credit:
-		return 0, frames.Refuse(frames.CodeProtocolError, "CREDIT for a subscription that was never issued here")
+		if err := c.mayAct(); err != nil {
+			return 0, err
+		}
+		return 0, c.streams.Credit(m)
 	}
 	return 0, frames.Refuse(frames.CodeProtocolError, "frame is not allowed in this state")
-}
-
-func unserved(r *request) {
-	r.refuse(frames.Refuse(frames.CodeCapabilityRequired, "this coordinator does not serve subscriptions"))
-}
-
-func noReplay(r *request) {
-	r.refuse(frames.Refuse(frames.CodeCursorInvalid, "no such replay on this connection"))
 }
 
 // request admits one request: its guard before anything else, then its id, the
@@ -221,23 +216,8 @@ func (c *conn) lookup(r *request, m *frames.GetOperationResult) {
 	}
 }
 
-func (c *conn) openSnapshot(r *request, m *frames.OpenSnapshot) {
-	reply, err := c.streams.Open(c.ctx, m)
-	c.deliver(r, reply, err)
-}
-
-func (c *conn) page(r *request, m *frames.SnapshotNext) {
-	reply, err := c.streams.Next(m)
-	c.deliver(r, reply, err)
-}
-
-func (c *conn) applied(r *request, m *frames.SnapshotApplied) {
-	err := c.streams.Applied(m)
-	c.deliver(r, stream.Reply{Frames: []frames.Frame{&frames.Ack{RequestID: m.RequestID}}}, err)
-}
-
 // deliver queues a reply, or the error in its place.
-func (c *conn) deliver(r *request, reply stream.Reply, err error) {
+func (r *request) deliver(reply stream.Reply, err error) {
 	if err == nil {
 		err = r.answer(reply.Sent, reply.Frames...)
 	}

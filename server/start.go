@@ -153,7 +153,7 @@ func (s *Server) activate(o Options, act *authority.Activation, key *handshake.K
 		LowDisk:    func() bool { return freeBytes(o.Dir) < o.LowDiskBytes },
 	})
 	s.streams = stream.New(stream.Options{
-		Clock: o.Clock, Rand: o.Rand, Do: s.writer.Do, Guard: s.fence.Guard(), Logger: o.Logger,
+		Clock: o.Clock, Rand: o.Rand, Store: s.store, Do: s.writer.Do, Guard: s.fence.Guard(), Logger: o.Logger,
 	})
 }
 

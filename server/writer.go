@@ -9,25 +9,29 @@ import (
 
 	"coordinator/frames"
 	"coordinator/server/authority"
+	"coordinator/server/stream"
 )
 
 // errFenced ends the writer of a connection after AUTHORITY_FENCED.
 var errFenced = errors.New("authority fenced")
 
-// writeLoop is the connection's sole writer. It drains the control lane first,
-// then the replies, and returns once nothing more will come, the transport
-// failed, or the fence closed. Every write passes the fence and the grant
-// (protocol.md §4 [D-48]).
+// writeLoop is the connection's sole writer. Each write carries control frames and
+// GAPs first, then replies, then the events that credit covers. It returns once
+// nothing more will come, the transport failed, or the fence closed. Every write
+// passes the fence and the grant (protocol.md §4 [D-48]).
 func (c *conn) writeLoop() error {
-	var batch []outgoing
+	var out load
+	var g gather
 	for {
-		var done bool
-		var err error
-		if batch, done, err = c.lanes.take(batch[:0]); err != nil {
+		feed := c.feed.Load()
+		if feed != nil {
+			feed.Fetch(batchFrames, batchBytes)
+		}
+		if err := c.lanes.take(&out); err != nil {
 			return err
 		}
-		if len(batch) == 0 {
-			if done {
+		if out.empty() && (out.done || feed == nil || !feed.Ready()) {
+			if out.done {
 				return nil
 			}
 			select {
@@ -39,53 +43,79 @@ func (c *conn) writeLoop() error {
 			}
 			continue
 		}
-		switch begun, err := c.writeBatch(batch); {
+		begun, err := c.write(&out, feed, &g)
+		g.reset()
+		switch {
 		case errors.Is(err, authority.ErrFenced) && !begun:
 			return c.writeFenced()
 		case err != nil:
 			return err
-		case done:
+		case out.done:
 			return nil
 		}
-		clear(batch)
 	}
 }
 
-// writeBatch hands whole frames to the transport in one vectored write. begun
-// says that part of a frame may be out, so that no other frame can follow.
-func (c *conn) writeBatch(batch []outgoing) (begun bool, err error) {
+// write hands whole frames to the transport in one vectored write. begun says that
+// part of a frame may be out, so that no other frame can follow.
+func (c *conn) write(out *load, feed *stream.Session, g *gather) (begun bool, err error) {
 	leave, err := c.gate()
 	if err != nil {
 		return false, err
 	}
 	defer leave()
-	if g := c.grant.Load(); g != nil && g.Err(c.srv.clock.Now()) != nil {
-		// Nothing of the batch may leave under a grant that is gone (§5.5).
+	if grant := c.grant.Load(); grant != nil && grant.Err(c.srv.clock.Now()) != nil {
+		// Nothing else may leave under a grant that is gone (§5.5).
 		c.lanes.finish()
-		_, err := c.nc.Write(c.errorFrame(0, frames.CodeAuthenticationFailed, textGrantEnded))
-		if err == nil {
-			err = errGrantEnded
+		c.last(g, frames.GapGrantRevoked, frames.CodeAuthenticationFailed, textGrantEnded)
+		if err := c.push(g.bufs); err != nil {
+			return true, err
 		}
-		return true, err
+		return true, errGrantEnded
 	}
-	bufs := make(net.Buffers, 0, len(batch))
-	for _, o := range batch {
+	for _, o := range out.control {
+		g.whole(o.frame)
+	}
+	if feed != nil {
+		feed.Gaps(g.whole)
+	}
+	for _, o := range out.replies {
 		if o.sent != nil {
 			o.sent()
 		}
-		if len(o.frame) > 0 {
-			bufs = append(bufs, o.frame)
-		}
+		g.whole(o.frame)
 	}
-	return true, c.push(bufs)
+	g.whole(out.final)
+	if feed != nil && !out.more && !out.done {
+		feed.Pull(stream.Batch{
+			Frames: batchFrames - len(out.replies), Bytes: batchBytes - out.bytes, Emit: g.event,
+		})
+		g.flush()
+	}
+	return true, c.push(g.bufs)
+}
+
+// last collects the frames that end the connection for a reason that also ends its
+// subscriptions: a GAP for each, then the error.
+func (c *conn) last(g *gather, reason frames.GapReason, code frames.Code, text string) {
+	if feed := c.feed.Load(); feed != nil {
+		feed.Final(reason, g.whole)
+	}
+	g.whole(c.errorFrame(0, code, text))
 }
 
 // push writes whole frames. On a socket it makes the system calls itself, so
 // that the fence is checked before each of them: a write that waited for a slow
 // peer, or a process that was stopped in it, does not go on past the deadline.
+// While the peer takes nothing, what is pending for it counts as unsent.
 func (c *conn) push(bufs net.Buffers) error {
+	if len(bufs) == 0 {
+		return nil
+	}
 	sc, ok := c.nc.(syscall.Conn)
 	if !ok {
+		c.blocked(true)
+		defer c.blocked(false)
 		_, err := bufs.WriteTo(c.nc)
 		return err
 	}
@@ -94,15 +124,20 @@ func (c *conn) push(bufs net.Buffers) error {
 		return err
 	}
 	var failed error
+	waited := false
 	err = raw.Write(func(fd uintptr) (done bool) {
 		for len(bufs) > 0 {
 			if failed = c.srv.fence.Check(); errors.Is(failed, authority.ErrFenced) {
 				return true
 			}
 			failed = nil
-			n, err := unix.Writev(int(fd), bufs)
+			n, err := unix.Writev(int(fd), bufs[:min(len(bufs), maxVectors)])
 			switch {
 			case errors.Is(err, unix.EAGAIN):
+				if !waited {
+					waited = true
+					c.blocked(true)
+				}
 				return false
 			case errors.Is(err, unix.EINTR):
 			case err != nil:
@@ -114,10 +149,21 @@ func (c *conn) push(bufs net.Buffers) error {
 		}
 		return true
 	})
+	if waited {
+		c.blocked(false)
+	}
 	if failed != nil {
 		return failed
 	}
 	return err
+}
+
+// blocked tells the connection's subscriptions whether the peer takes what is
+// written.
+func (c *conn) blocked(is bool) {
+	if feed := c.feed.Load(); feed != nil {
+		feed.Blocked(is)
+	}
 }
 
 // consume drops the first n bytes.
@@ -148,11 +194,13 @@ func (c *conn) gate() (leave func(), err error) {
 	}
 }
 
-// writeFenced writes the one frame that a fenced process may still send. It
-// needs no gate: the fence is final.
+// writeFenced writes what a fenced process may still send: a GAP for each
+// subscription and the error. It needs no gate: the fence is final.
 func (c *conn) writeFenced() error {
 	c.lanes.finish()
-	if _, err := c.nc.Write(c.errorFrame(0, frames.CodeAuthorityFenced, textFenced)); err != nil {
+	var g gather
+	c.last(&g, frames.GapEpochChanged, frames.CodeAuthorityFenced, textFenced)
+	if _, err := g.bufs.WriteTo(c.nc); err != nil {
 		return err
 	}
 	return errFenced

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"coordinator/frames"
@@ -19,39 +20,74 @@ import (
 // leaseTime is the life of every lease, exactly (protocol.md §2.3, §9).
 const leaseTime = frames.LeaseSeconds * time.Second
 
+// Capabilities are those that this package serves (protocol.md §5.6).
+const Capabilities = frames.CapEventReplay
+
 // Options is what a [Manager] needs.
 type Options struct {
 	Clock clock.Clock
 	Rand  io.Reader // ids and cursors
+	// Store is where older events are read. Everything that it holds when the
+	// manager is made counts as published.
+	Store *store.Store
 	// Do runs f on the writer between two batches and returns after it has run,
 	// or an error when it never will.
 	Do func(ctx context.Context, f func(*store.Store) error) error
 	// Guard of this process; it never changes while the process lives.
 	Guard frames.AuthorityGuard
-	// Logger gets a line for each lease that ends before its time. Nil discards.
+	// WindowBytes bounds the newest events that are kept in memory, shared by all
+	// subscriptions. Zero means 64 MiB.
+	WindowBytes int
+	// Logger gets a line for each lease or subscription that a fault ends. Nil
+	// discards.
 	Logger *slog.Logger
 }
 
-// A Manager holds the leases of all connections. Its methods are safe for
-// concurrent use.
+// A Manager holds the leases and subscriptions of all connections. Its methods are
+// safe for concurrent use.
+//
+// Locks are taken in this order: mu, the mu of one session, and then those of the
+// lease list, the window and the quota accounts, which hold no other.
 type Manager struct {
-	o Options
+	o      Options
+	window *window
 
-	mu   sync.Mutex
-	open list.List     // guarded by mu: *lease, by expiry, which is by age
-	wake chan struct{} // holds one token when the first lease was added
+	// listeners counts the sessions in groups. It is raised before the first
+	// count that includes them, so that no publication goes unnoticed.
+	listeners atomic.Int64
+	published chan struct{} // holds one token when there may be something to count
+	counted   atomic.Uint64 // event sequence up to which everybody has counted
+	adminHead atomic.Uint64 // newest published change of an ADMIN record [D-12]
+
+	mu      sync.Mutex
+	groups  map[audience]map[*Session]struct{} // guarded by mu: sessions with subscriptions
+	entries []*image                           // guarded by mu: scratch
+	tally   tally                              // guarded by mu: scratch
+
+	leases leaseList
 }
 
-// New returns a manager without leases.
+// New returns a manager without leases and subscriptions.
 func New(o Options) *Manager {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{o: o, wake: make(chan struct{}, 1)}
+	if o.WindowBytes == 0 {
+		o.WindowBytes = defaultWindowBytes
+	}
+	state := o.Store.State()
+	m := &Manager{
+		o: o, window: newWindow(o.WindowBytes, state.Head), published: make(chan struct{}, 1),
+		groups: make(map[audience]map[*Session]struct{}),
+		leases: leaseList{wake: make(chan struct{}, 1)},
+	}
+	m.counted.Store(uint64(state.Head))
+	m.adminHead.Store(uint64(state.AdminHead))
+	return m
 }
 
-// Run ends leases when their time is up, until ctx is cancelled. It starts
-// nothing that outlives it.
+// Run counts what is published and ends leases when their time is up, until ctx is
+// cancelled. It starts nothing that outlives it.
 func (m *Manager) Run(ctx context.Context) error {
 	timer := m.o.Clock.NewTimer(leaseTime)
 	defer timer.Stop()
@@ -59,7 +95,10 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-m.wake:
+		case <-m.published:
+			m.FanOut()
+			continue
+		case <-m.leases.wake:
 		case <-timer.C():
 		}
 		timer.Reset(m.expire())
@@ -70,81 +109,157 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) expire() time.Duration {
 	for {
 		now := m.o.Clock.Now().Boot
-		first := m.first()
+		first := m.leases.first()
 		if first == nil {
 			return leaseTime
 		}
 		if left := first.expires - now; left > 0 {
 			return left
 		}
-		first.end()
+		first.abort(frames.GapCursorInvalid)
 	}
 }
 
+// Open is the number of open leases, for status output and tests.
+func (m *Manager) Open() int {
+	m.leases.mu.Lock()
+	defer m.leases.mu.Unlock()
+	return m.leases.open.Len()
+}
+
+// A leaseList has the open leases by expiry, which is by age.
+type leaseList struct {
+	mu   sync.Mutex
+	open list.List     // guarded by mu: *lease
+	wake chan struct{} // holds one token when the first lease was added
+}
+
 // first is the open lease that expires next, or nil.
-func (m *Manager) first() *lease {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if e := m.open.Front(); e != nil {
+func (ll *leaseList) first() *lease {
+	ll.mu.Lock()
+	defer ll.mu.Unlock()
+	if e := ll.open.Front(); e != nil {
 		return e.Value.(*lease)
 	}
 	return nil
 }
 
 // add links a lease into the order of expiry.
-func (m *Manager) add(l *lease) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l.element = m.open.PushBack(l)
-	if m.open.Len() == 1 {
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+func (ll *leaseList) add(l *lease) {
+	ll.mu.Lock()
+	defer ll.mu.Unlock()
+	l.element = ll.open.PushBack(l)
+	if ll.open.Len() == 1 {
+		signal(ll.wake)
 	}
 }
 
 // remove unlinks a lease; a second call does nothing.
-func (m *Manager) remove(l *lease) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (ll *leaseList) remove(l *lease) {
+	ll.mu.Lock()
+	defer ll.mu.Unlock()
 	if l.element != nil {
-		m.open.Remove(l.element)
+		ll.open.Remove(l.element)
 		l.element = nil
 	}
 }
 
-// Open is the number of open leases, for status output and tests.
-func (m *Manager) Open() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.open.Len()
-}
-
-// Committed charges every open cut for what the last commit superseded. It runs
-// on the writer and never refuses it: a cut that cannot be charged ends alone
-// (protocol.md §2.3 [D-5]).
-func (m *Manager) Committed() {
-	m.mu.Lock()
-	var ended []*lease
-	for e := m.open.Front(); e != nil; e = e.Next() {
+// uncovered gives the leases whose cuts could not be charged for what they hold
+// back.
+func (ll *leaseList) uncovered() (ended []*lease) {
+	ll.mu.Lock()
+	defer ll.mu.Unlock()
+	for e := ll.open.Front(); e != nil; e = e.Next() {
 		if l := e.Value.(*lease); !l.cover() {
 			ended = append(ended, l)
 		}
 	}
-	m.mu.Unlock()
-	for _, l := range ended {
-		m.o.Logger.Warn("snapshot ended: its cut holds back more than its principal or the server may pin", "snapshot", l.id)
-		l.end()
+	return ended
+}
+
+// signal leaves a token in c unless one is there.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// A lease is one open snapshot or replay: an id, a cursor with one successor and
+// sixty seconds (protocol.md §9). Only the session's own goroutine pages through
+// it; the manager may end it at any time.
+type lease struct {
+	s       *Session
+	slot    *quota.Charge
+	expires time.Duration // boot reading
+	element *list.Element // guarded by the lease list
+	sub     *subscription // that a snapshot reserved, or that is replayed; nil if none
+
+	cut    *store.Cut    // of a snapshot
+	pinned *quota.Charge // of a snapshot
+	log    *store.Replay // of a replay
+
+	// Owned by the session's goroutine.
+	cursor []byte // the one that the next NEXT must carry
+	pages  uint32
+	sent   uint64
+
+	complete atomic.Bool // END is made; only APPLIED may follow
+	ended    atomic.Bool
+}
+
+// open reports whether the lease still runs.
+func (l *lease) open() bool {
+	return !l.ended.Load() && l.s.m.o.Clock.Now().Boot < l.expires
+}
+
+// end ends the lease for good and gives back what it held. It may be called from
+// any goroutine, more than once, and while a page is read: the page then fails. It
+// reports whether this call did it.
+func (l *lease) end() bool {
+	if l.ended.Swap(true) {
+		return false
+	}
+	l.s.m.leases.remove(l)
+	l.unpin()
+	if l.log != nil {
+		l.log.Close()
+	}
+	l.slot.Release()
+	return true
+}
+
+// unpin gives back the cut.
+func (l *lease) unpin() {
+	if l.cut != nil {
+		l.cut.Close()
+		l.pinned.Release()
+	}
+}
+
+// abort ends a lease that has not been applied, and pauses the subscription that
+// depends on it.
+func (l *lease) abort(reason frames.GapReason) {
+	if !l.end() || l.sub == nil {
+		return
+	}
+	s := l.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.sub.lease == l {
+		l.sub.fail(reason)
 	}
 }
 
 // cover extends the reservation until it holds what the cut holds back. It
 // reports false when the extension was refused.
 func (l *lease) cover() bool {
+	if l.cut == nil {
+		return true
+	}
 	held := l.cut.Superseded()
 	have := l.pinned.Amount()
-	if held <= have {
+	if held <= have || l.complete.Load() {
 		return true
 	}
 	steps := (held - have + quota.Step - 1) / quota.Step
@@ -156,11 +271,19 @@ type SessionOptions struct {
 	Viewer  work.Viewer   // fixed at the hello [D-55]
 	Limits  frames.Limits // selected at the hello
 	Account *quota.Account
+	// Wake is called when the session has something to send. It must not block.
+	Wake func()
 }
 
-// NewSession returns the connection's own leases, none so far.
+// NewSession returns the connection's own leases and subscriptions, none so far.
 func (m *Manager) NewSession(o SessionOptions) *Session {
-	return &Session{m: m, o: o, leases: make(map[frames.SnapshotID]*lease)}
+	if o.Wake == nil {
+		o.Wake = func() {}
+	}
+	return &Session{
+		m: m, o: o, audience: audienceOf(o.Viewer),
+		snapshots: make(map[frames.SnapshotID]*snapshot), replays: make(map[frames.ReplayID]*replay),
+	}
 }
 
 // randomCursor draws a cursor nobody can guess.

@@ -1,24 +1,20 @@
 package stream
 
 import (
-	"container/list"
 	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	"coordinator/frames"
 	"coordinator/server/quota"
 	"coordinator/server/store"
-	"coordinator/server/work"
 )
 
 const (
 	// cursorSize is far below the 200 bytes that a page's cap leaves (§2 [D-28]).
 	cursorSize = 32
-	// listHeader is the element count at the head of a page's record list.
+	// listHeader is the element count at the head of a page's list.
 	listHeader = 2
 	// fetchRows is how many rows are read from a cut at a time, so that at most
 	// so many are read in vain when a page is full.
@@ -28,156 +24,182 @@ const (
 	maxFinished = 64
 )
 
-// A lease is one open snapshot. Only the session's own goroutine pages through
-// it; the manager may end it at any time.
-type lease struct {
-	id      frames.SnapshotID
-	m       *Manager
-	cut     *store.Cut
-	slot    *quota.Charge
-	pinned  *quota.Charge
-	expires time.Duration // boot reading
-	element *list.Element // guarded by m.mu
-
-	// Owned by the session's goroutine.
-	count  uint64 // visible records of the cut
-	sent   uint64
-	pages  uint32
+// A snapshot is a lease on a cut. Its fields are owned by the session's goroutine.
+type snapshot struct {
+	lease
+	id     frames.SnapshotID
+	count  uint64    // visible records of the cut
 	after  store.Key // of the last record sent
-	cursor []byte    // the one that the next NEXT must carry
 	digest *frames.SnapshotDigest
-
-	complete atomic.Bool // END is made; only APPLIED may follow
-	ended    atomic.Bool
 }
 
-// open reports whether the lease still runs.
-func (l *lease) open() bool { return !l.ended.Load() && l.m.o.Clock.Now().Boot < l.expires }
-
-// end ends the lease for good and gives back what it held. It may be called from
-// any goroutine, more than once, and while a page is read: the page then fails.
-func (l *lease) end() {
-	if l.ended.Swap(true) {
-		return
+// Open takes a cut of everything and answers SNAPSHOT_BEGIN, with SNAPSHOT_END
+// when the viewer sees nothing (protocol.md §9). Quotas are charged before the cut
+// is made; a subscription that it reserves or replaces begins in the same instant.
+// Errors to be told to the peer are *frames.Refusal.
+func (s *Session) Open(ctx context.Context, req *frames.OpenSnapshot) (Reply, error) {
+	s.sweep()
+	old, err := s.replaceable(req.Replace)
+	if err != nil {
+		return Reply{}, err
 	}
-	l.m.remove(l)
-	l.cut.Close()
+	l, err := s.newSnapshot()
+	if err != nil {
+		return Reply{}, err
+	}
+	if req.Reserve || old != nil {
+		var slot *quota.Charge
+		if old != nil {
+			slot = old.slot
+		}
+		if l.sub, err = s.newSubscription(slot); err != nil {
+			l.release()
+			return Reply{}, err
+		}
+	}
+	var bases []frames.ActivationBase
+	err = s.m.o.Do(ctx, func(st *store.Store) error {
+		l.cut = st.Cut()
+		bases = l.cut.State().Bases
+		return s.admit(l, old)
+	})
+	if err != nil {
+		if l.cut != nil {
+			l.cut.Close()
+		}
+		if l.sub != nil && old == nil {
+			l.sub.slot.Release()
+		}
+		l.release()
+		return Reply{}, err
+	}
+	s.endLeasesOf(old)
+	return s.beginSnapshot(l, req.RequestID, bases)
+}
+
+// replaceable finds the paused subscription that a snapshot is to replace.
+func (s *Session) replaceable(id frames.SubscriptionID) (*subscription, error) {
+	if id == (frames.SubscriptionID{}) {
+		return nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b := s.find(id); b != nil && b.healable() {
+		return b, nil
+	}
+	return nil, notPaused()
+}
+
+func notPaused() error {
+	return frames.Refuse(frames.CodeNotFound, "no such subscription of this connection is paused")
+}
+
+// newSnapshot charges a lease that has no cut yet.
+func (s *Session) newSnapshot() (*snapshot, error) {
+	id, err := frames.NewID[frames.SnapshotID](s.m.o.Rand)
+	if err != nil {
+		return nil, err
+	}
+	l := &snapshot{id: id}
+	if err := s.charge(&l.lease); err != nil {
+		return nil, err
+	}
+	if l.pinned, err = s.o.Account.Take(quota.PinnedBytes, quota.Reservation); err != nil {
+		l.slot.Release()
+		return nil, exhausted(err)
+	}
+	return l, nil
+}
+
+// charge takes what every lease needs.
+func (s *Session) charge(l *lease) (err error) {
+	if l.cursor, err = s.m.randomCursor(); err != nil {
+		return err
+	}
+	if l.slot, err = s.o.Account.Take(quota.Leases, 1); err != nil {
+		return exhausted(err)
+	}
+	l.s, l.expires = s, s.m.o.Clock.Now().Boot+leaseTime
+	return nil
+}
+
+// release gives back the charges of a lease that never began.
+func (l *snapshot) release() {
 	l.pinned.Release()
 	l.slot.Release()
 }
 
-// A Session is one connection's snapshots. Only one goroutine calls its methods,
-// except Close, which may come from another once that one has ended.
-type Session struct {
-	m        *Manager
-	o        SessionOptions
-	leases   map[frames.SnapshotID]*lease
-	finished []frames.SnapshotID // ended with END and not yet APPLIED, oldest first
-}
-
-// A Reply is what answers one request, in order.
-type Reply struct {
-	Frames []frames.Frame
-	// Sent is to be called when the frames are handed to the transport. Nil is
-	// nothing to do.
-	Sent func()
-}
-
-// Close ends every lease of the connection.
-func (s *Session) Close() {
-	for _, l := range s.leases {
-		l.end()
+// admit registers a lease and places its subscription, on the writer: before the
+// next commit can supersede anything, and with every event behind the cut still to
+// be counted.
+func (s *Session) admit(l *snapshot, old *subscription) error {
+	if l.sub != nil {
+		s.m.mu.Lock()
+		defer s.m.mu.Unlock()
+		if head := s.m.joinLocked(s); head != l.cut.Seq() {
+			return fmt.Errorf("stream: cut at %d, but %d is published", l.cut.Seq(), head)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		l.sub.begin(reserved, l.cut.Seq())
+		l.sub.lease = &l.lease
+		if old != nil {
+			s.replace(old)
+		}
+		s.subs = append(s.subs, l.sub)
 	}
-	clear(s.leases)
+	s.m.leases.add(&l.lease)
+	return nil
 }
 
-// sweep forgets leases that have ended.
-func (s *Session) sweep() {
-	for id, l := range s.leases {
-		if !l.open() {
-			delete(s.leases, id)
+// endLeasesOf ends the leases of a subscription that was replaced [D-61].
+func (s *Session) endLeasesOf(old *subscription) {
+	for _, l := range s.snapshots {
+		if old != nil && l.sub == old {
+			l.end()
 		}
 	}
 }
 
-// Open takes a cut of everything and answers SNAPSHOT_BEGIN, with SNAPSHOT_END
-// when the viewer sees nothing (protocol.md §9). Quotas are charged before the
-// cut is made. Errors to be told to the peer are *frames.Refusal.
-func (s *Session) Open(ctx context.Context, req *frames.OpenSnapshot) (Reply, error) {
-	if req.Reserve || req.Replace != (frames.SubscriptionID{}) {
-		return Reply{}, frames.Refuse(frames.CodeCapabilityRequired, "this coordinator does not serve subscriptions")
-	}
-	s.sweep()
-	l, bases, err := s.lease(ctx)
-	if err != nil {
-		return Reply{}, err
-	}
-	begin := &frames.SnapshotBegin{
-		RequestID: req.RequestID, SnapshotID: l.id, Guard: s.m.o.Guard, Base: frames.EventCut(l.cut.Seq()),
-		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds, Bases: bases,
-	}
-	if l.count == 0 {
-		end, err := s.finish(l, req.RequestID)
-		if err != nil {
-			return Reply{}, err
-		}
-		return Reply{Frames: []frames.Frame{begin, end}, Sent: l.end}, nil
-	}
-	begin.FirstCursor = l.cursor
-	return Reply{Frames: []frames.Frame{begin}}, nil
-}
-
-// lease charges, cuts and registers one lease.
-func (s *Session) lease(ctx context.Context) (l *lease, bases []frames.ActivationBase, err error) {
-	id, err := frames.NewID[frames.SnapshotID](s.m.o.Rand)
-	if err != nil {
-		return nil, nil, err
-	}
-	cursor, err := s.m.randomCursor()
-	if err != nil {
-		return nil, nil, err
-	}
-	slot, err := s.o.Account.Take(quota.Leases, 1)
-	if err != nil {
-		return nil, nil, exhausted(err)
-	}
-	pinned, err := s.o.Account.Take(quota.PinnedBytes, quota.Reservation)
-	if err != nil {
-		slot.Release()
-		return nil, nil, exhausted(err)
-	}
-	l = &lease{
-		id: id, m: s.m, slot: slot, pinned: pinned, cursor: cursor,
-		expires: s.m.o.Clock.Now().Boot + leaseTime,
-	}
-	err = s.m.o.Do(ctx, func(st *store.Store) error {
-		l.cut = st.Cut()
-		bases = l.cut.State().Bases
-		s.m.add(l) // before the next commit can supersede anything
-		return nil
-	})
-	if err != nil {
-		pinned.Release()
-		slot.Release()
-		return nil, nil, err
-	}
+// beginSnapshot answers the request that opened l.
+func (s *Session) beginSnapshot(l *snapshot, req frames.RequestID, bases []frames.ActivationBase) (Reply, error) {
 	l.count = s.visible(l.cut)
 	l.digest = frames.NewSnapshotDigest(s.m.o.Guard, frames.EventCut(l.cut.Seq()), l.count)
-	s.leases[id] = l
-	return l, bases, nil
+	s.snapshots[l.id] = l
+	begin := &frames.SnapshotBegin{
+		RequestID: req, SnapshotID: l.id, Guard: s.m.o.Guard, Base: l.cut.Seq(),
+		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds, Bases: bases,
+	}
+	r := Reply{Frames: []frames.Frame{begin}}
+	if l.sub != nil {
+		begin.SubscriptionID = l.sub.id
+		r.Sent = l.sub.announced
+	}
+	if l.count > 0 {
+		begin.FirstCursor = l.cursor
+		return r, nil
+	}
+	announce := r.Sent
+	end, over := s.finish(l, req)
+	r.Frames = append(r.Frames, end)
+	r.Sent = func() {
+		if over(); announce != nil {
+			announce()
+		}
+	}
+	return r, nil
 }
 
 // visible counts the records of a cut that the viewer sees, by the predicate
 // alone: a family is seen whole or not at all, except OPERATION.
 func (s *Session) visible(c *store.Cut) (n uint64) {
-	v := s.o.Viewer
 	var nobody frames.KeyID
 	for kind := frames.KindObjective; kind <= frames.KindArtifactManifest; kind++ {
 		switch {
-		case work.Visible(kind, nobody, v):
+		case s.audience.sees(kind, nobody):
 			n += c.Count(kind)
-		case work.Visible(kind, v.Principal, v):
-			n += c.OperationsOf(v.Principal)
+		case s.audience.sees(kind, s.o.Viewer.Principal):
+			n += c.OperationsOf(s.o.Viewer.Principal)
 		}
 	}
 	return n
@@ -188,29 +210,39 @@ func (s *Session) visible(c *store.Cut) (n uint64) {
 // changes nothing.
 func (s *Session) Next(req *frames.SnapshotNext) (Reply, error) {
 	s.sweep()
-	l := s.leases[req.SnapshotID]
-	if l == nil || l.complete.Load() || subtle.ConstantTimeCompare(req.Cursor, l.cursor) != 1 {
-		return Reply{}, cursorInvalid()
-	}
-	if !l.open() {
+	l := s.snapshots[req.SnapshotID]
+	if l == nil || !l.takes(req.Cursor) {
 		return Reply{}, cursorInvalid()
 	}
 	reply, err := s.page(l, req)
-	if err == nil && !l.open() {
-		err = cursorInvalid() // it ended while the page was read
-	}
-	if errors.Is(err, store.ErrClosed) {
-		err = cursorInvalid()
-	}
-	if err != nil {
-		l.end()
+	if err = l.judge(err); err != nil {
 		return Reply{}, err
 	}
 	return reply, nil
 }
 
+// takes reports whether a cursor is the one that the next NEXT must carry.
+func (l *lease) takes(cursor []byte) bool {
+	return l.open() && !l.complete.Load() && subtle.ConstantTimeCompare(cursor, l.cursor) == 1
+}
+
+// judge ends a lease whose page failed, or that ended while the page was read.
+func (l *lease) judge(err error) error {
+	if err == nil && !l.open() || errors.Is(err, store.ErrClosed) {
+		err = cursorInvalid()
+	}
+	if err != nil {
+		reason := frames.GapInternal
+		if !l.open() { // its time is up
+			reason = frames.GapCursorInvalid
+		}
+		l.abort(reason)
+	}
+	return err
+}
+
 // page builds the page after the lease's position.
-func (s *Session) page(l *lease, req *frames.SnapshotNext) (Reply, error) {
+func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
 	records, err := s.fill(l)
 	if err != nil {
 		return Reply{}, err
@@ -220,11 +252,8 @@ func (s *Session) page(l *lease, req *frames.SnapshotNext) (Reply, error) {
 	}
 	l.pages++
 	if l.sent == l.count {
-		end, err := s.finish(l, req.RequestID)
-		if err != nil {
-			return Reply{}, err
-		}
-		return Reply{Frames: []frames.Frame{page, end}, Sent: l.end}, nil
+		end, over := s.finish(l, req.RequestID)
+		return Reply{Frames: []frames.Frame{page, end}, Sent: over}, nil
 	}
 	if l.cursor, err = s.m.randomCursor(); err != nil {
 		return Reply{}, err
@@ -235,14 +264,12 @@ func (s *Session) page(l *lease, req *frames.SnapshotNext) (Reply, error) {
 
 // fill reads the records of one page: as many as both selected limits allow,
 // at least one.
-func (s *Session) fill(l *lease) ([]frames.SnapshotRecord, error) {
-	v := s.o.Viewer
-	see := func(kind frames.ObjectKind, principal frames.KeyID) bool { return work.Visible(kind, principal, v) }
+func (s *Session) fill(l *snapshot) ([]frames.SnapshotRecord, error) {
 	var records []frames.SnapshotRecord
 	room := int(s.o.Limits.PageBytes) - listHeader
 	most := min(int(s.o.Limits.PageRecords), int(min(l.count-l.sent, frames.MaxPageRecords)))
 	for len(records) < most {
-		rows, done, err := l.cut.Page(l.after, see, min(fetchRows, most-len(records)))
+		rows, done, err := l.cut.Page(l.after, s.audience.sees, min(fetchRows, most-len(records)))
 		if err != nil {
 			return nil, fmt.Errorf("snapshot page: %w", err)
 		}
@@ -270,47 +297,80 @@ func (s *Session) fill(l *lease) ([]frames.SnapshotRecord, error) {
 	return records, nil
 }
 
-// finish makes the SNAPSHOT_END of a lease whose records are all sent.
-func (s *Session) finish(l *lease, req frames.RequestID) (*frames.SnapshotEnd, error) {
+// finish makes the SNAPSHOT_END of a lease whose records are all sent. over is to
+// be called when it is handed to the transport: an unreserved lease ends then, a
+// reserved one keeps its slot until APPLIED [D-36].
+func (s *Session) finish(l *snapshot, req frames.RequestID) (_ *frames.SnapshotEnd, over func()) {
 	end := &frames.SnapshotEnd{
 		RequestID: req, SnapshotID: l.id, PageCount: l.pages, RecordCount: l.count, Digest: l.digest.Sum(),
 	}
 	l.complete.Store(true)
+	if l.sub != nil {
+		return end, l.unpin
+	}
 	if len(s.finished) == maxFinished {
 		s.finished = s.finished[1:]
 	}
 	s.finished = append(s.finished, l.id)
-	return end, nil
+	return end, func() { l.end() }
 }
 
-// Applied answers SNAPSHOT_APPLIED of an unreserved lease: once after its END,
-// with no credit and no subscription (protocol.md §9 [D-19], [D-36]).
-func (s *Session) Applied(req *frames.SnapshotApplied) error {
-	if l := s.leases[req.SnapshotID]; l != nil && !l.complete.Load() && l.open() {
-		return frames.Refuse(frames.CodeProtocolError, "SNAPSHOT_APPLIED before SNAPSHOT_END")
+// Applied answers SNAPSHOT_APPLIED. A reserved lease ends with it and its
+// subscription gets its only initial credit, unless it has gapped; an unreserved one
+// takes it once after END, without credit (protocol.md §9 [D-19], [D-36]).
+func (s *Session) Applied(req *frames.SnapshotApplied) (Reply, error) {
+	ack := Reply{Frames: []frames.Frame{&frames.Ack{RequestID: req.RequestID}}}
+	l := s.snapshots[req.SnapshotID]
+	if l != nil && l.open() && !l.complete.Load() {
+		return Reply{}, frames.Refuse(frames.CodeProtocolError, "SNAPSHOT_APPLIED before SNAPSHOT_END")
+	}
+	if l != nil && l.sub != nil {
+		err := s.apply(&l.lease, req.SubscriptionID, req.CreditCount, req.CreditBytes, l.cut.Seq())
+		ack.Sent = l.sub.proceed
+		return ack, err
 	}
 	for i, id := range s.finished {
 		if id != req.SnapshotID {
 			continue
 		}
 		if req.SubscriptionID != (frames.SubscriptionID{}) || req.CreditCount != 0 || req.CreditBytes != 0 {
-			return frames.Refuse(frames.CodeMalformedMessage, "SNAPSHOT_APPLIED of a lease without a subscription carries one, or credit")
+			return Reply{}, frames.Refuse(frames.CodeMalformedMessage, "SNAPSHOT_APPLIED of a lease without a subscription carries one, or credit")
 		}
 		s.finished = append(s.finished[:i], s.finished[i+1:]...)
-		return nil
+		return ack, nil
 	}
-	return frames.Refuse(frames.CodeCursorInvalid, "the snapshot lease is gone")
+	return Reply{}, leaseGone()
+}
+
+// apply ends a complete lease and makes its subscription live with its initial
+// credit, behind cut. If that has gapped, it stays paused and the credit is dropped.
+func (s *Session) apply(l *lease, sub frames.SubscriptionID, count, bytes uint32, cut frames.EventCut) error {
+	if sub != l.sub.id {
+		return frames.Refuse(frames.CodeMalformedMessage, "APPLIED names another subscription than its lease")
+	}
+	if err := s.checkCredit(count, bytes); err != nil {
+		return err
+	}
+	if !l.open() {
+		l.abort(frames.GapCursorInvalid)
+		return leaseGone()
+	}
+	if !l.end() {
+		return leaseGone()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l.sub.lease == l {
+		l.sub.last = cut
+		l.sub.resume(count, bytes)
+	}
+	return nil
+}
+
+func leaseGone() error {
+	return frames.Refuse(frames.CodeCursorInvalid, "the lease is gone")
 }
 
 func cursorInvalid() error {
 	return frames.Refuse(frames.CodeCursorInvalid, "the cursor is not the next one of an open lease of this connection")
-}
-
-// exhausted tells which limit refused.
-func exhausted(err error) error {
-	var x *quota.Exceeded
-	if errors.As(err, &x) {
-		return frames.Refuse(frames.CodeResourceExhausted, "limit of %d %s per %s reached", x.Limit, x.Resource, x.Level)
-	}
-	return err
 }

@@ -49,7 +49,7 @@ func newBench(t *testing.T) *bench {
 	b.guard = frames.AuthorityGuard{CoordinatorID: id, Epoch: 3, Activation: 4, TokenSHA256: [32]byte{5}}
 	b.viewer = work.Viewer{Principal: frames.KeyID{1}, Scope: frames.AllScopes, Capabilities: work.Capabilities &^ frames.CapWithoutOperations}
 	b.m = New(Options{
-		Clock: b.clock, Rand: rand.Reader, Guard: b.guard,
+		Clock: b.clock, Rand: rand.Reader, Guard: b.guard, Store: b.store,
 		Do: func(_ context.Context, f func(*store.Store) error) error {
 			if b.refuse != nil {
 				return b.refuse
@@ -75,9 +75,9 @@ func (b *bench) put(id frames.ObjectID, rev frames.ObjectRevision, size int) {
 	require.NoError(b.t, err)
 	tx := b.store.Begin()
 	tx.Emit(frames.EventObjectiveChanged, newID[frames.EventID](b.t), store.Row{Record: rec, Live: true})
-	_, err = b.store.Commit(tx, b.clock.Now().Wall)
+	batch, err := b.store.Commit(tx, b.clock.Now().Wall)
 	require.NoError(b.t, err)
-	b.m.Committed()
+	b.m.Publish(batch)
 }
 
 func (b *bench) session(limits ...func(*frames.Limits)) *Session {
@@ -134,7 +134,7 @@ func TestPinnedBytesGrowInSteps(t *testing.T) {
 	for _, id := range ids {
 		b.put(id, 2, large)
 		now := pinned(b)
-		require.GreaterOrEqual(t, now, b.m.first().cut.Superseded())
+		require.GreaterOrEqual(t, now, b.m.leases.first().cut.Superseded())
 		if now != last {
 			require.Equal(t, last+quota.Step, now)
 			last = now

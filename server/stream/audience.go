@@ -1,0 +1,77 @@
+package stream
+
+import (
+	"coordinator/frames"
+	"coordinator/server/work"
+)
+
+// An audience is what a viewer sees, in a form that can be compared: connections
+// of the same audience are counted together. It is taken from the one predicate,
+// kind by kind (protocol.md §6).
+type audience struct {
+	kinds     uint64       // bit k: every record of kind k but OPERATION
+	allOps    bool         // the operations of everybody
+	ownOps    bool         // those of principal
+	principal frames.KeyID // zero unless ownOps decides something
+}
+
+func audienceOf(v work.Viewer) audience {
+	var a audience
+	var nobody frames.KeyID
+	for kind := frames.KindObjective; kind <= frames.KindArtifactManifest; kind++ {
+		if kind != frames.KindOperation && work.Visible(kind, nobody, v) {
+			a.kinds |= 1 << kind
+		}
+	}
+	a.allOps = work.Visible(frames.KindOperation, nobody, v)
+	a.ownOps = !a.allOps && work.Visible(frames.KindOperation, v.Principal, v)
+	if a.ownOps {
+		a.principal = v.Principal
+	}
+	return a
+}
+
+// sees is the predicate for a record or an event of a kind, and for OPERATION of
+// its principal.
+func (a *audience) sees(kind frames.ObjectKind, principal frames.KeyID) bool {
+	if kind == frames.KindOperation {
+		return a.allOps || a.ownOps && principal == a.principal
+	}
+	return kind < 64 && a.kinds&(1<<kind) != 0
+}
+
+// seesAdmin reports whether ADMIN records are seen.
+func (a *audience) seesAdmin() bool { return a.sees(frames.KindAdmin, frames.KeyID{}) }
+
+// A volume is so many event frames and their outer bytes.
+type volume struct{ frames, bytes uint64 }
+
+func (v volume) plus(o volume) volume { return volume{v.frames + o.frames, v.bytes + o.bytes} }
+
+func (v volume) minus(o volume) volume { return volume{v.frames - o.frames, v.bytes - o.bytes} }
+
+// A tally is what one audience sees of what was published since the last one.
+type tally struct {
+	from  frames.EventCut // everything counted lies behind it
+	all   volume
+	sizes []uint32             // of each event
+	first frames.EventSequence // zero when there is none
+	admin bool                 // ADMIN records that it sees have changed
+}
+
+// count makes the tally of entries behind from. It reuses t's storage.
+func (t *tally) count(a *audience, entries []*image, from frames.EventCut) {
+	*t = tally{from: from, sizes: t.sizes[:0]}
+	for _, i := range entries {
+		switch {
+		case i.admin:
+			t.admin = t.admin || a.seesAdmin()
+		case a.sees(i.ev.Class, i.ev.Principal):
+			if t.first == 0 {
+				t.first = i.seq()
+			}
+			t.all = t.all.plus(volume{1, uint64(i.size)})
+			t.sizes = append(t.sizes, i.size)
+		}
+	}
+}

@@ -1,0 +1,334 @@
+package stream
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"coordinator/frames"
+	"coordinator/server/quota"
+	"coordinator/server/store"
+)
+
+// maxClosed bounds the ids of replaced subscriptions that a connection remembers,
+// so that CREDIT which crossed their end is ignored [D-21].
+const maxClosed = 1024
+
+// A Session is one connection's snapshots, subscriptions and replays. One goroutine
+// makes its requests and one, which may be another, pulls what is to be sent; Close
+// comes once both have ended.
+type Session struct {
+	m        *Manager
+	o        SessionOptions
+	audience audience
+	joined   bool // guarded by m.mu
+
+	// Owned by the requesting goroutine.
+	snapshots map[frames.SnapshotID]*snapshot
+	finished  []frames.SnapshotID // unreserved, ended with END and not yet APPLIED, oldest first
+	replays   map[frames.ReplayID]*replay
+	replaced  []frames.SubscriptionID // closed, oldest first
+
+	// Owned by the pulling goroutine.
+	fetched fetched
+	images  []*image // scratch
+
+	ready   atomic.Bool // something may be due
+	reading atomic.Bool // something has to be read from the log first
+
+	mu      sync.Mutex
+	subs    []*subscription // guarded by mu: not closed
+	turn    int             // guarded by mu: whose turn it is to be pulled from first
+	blocked bool            // guarded by mu: the peer does not take what is written
+}
+
+// A Reply is what answers one request, in order.
+type Reply struct {
+	Frames []frames.Frame
+	// Sent is to be called when the frames are handed to the transport. Nil is
+	// nothing to do.
+	Sent func()
+}
+
+// Close ends every lease and subscription of the connection.
+func (s *Session) Close() {
+	s.m.leave(s)
+	for _, l := range s.snapshots {
+		l.end()
+	}
+	for _, l := range s.replays {
+		l.end()
+	}
+	clear(s.snapshots)
+	clear(s.replays)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.subs {
+		b.close()
+		b.slot.Release()
+	}
+	s.subs = nil
+}
+
+// sweep forgets leases that have ended, and ends those whose time is up.
+func (s *Session) sweep() {
+	for id, l := range s.snapshots {
+		if !l.open() {
+			l.abort(frames.GapCursorInvalid)
+			delete(s.snapshots, id)
+		}
+	}
+	for id, l := range s.replays {
+		if !l.open() {
+			l.abort(frames.GapCursorInvalid)
+			delete(s.replays, id)
+		}
+	}
+}
+
+// nudge has the connection look for what is due. The caller holds mu.
+func (s *Session) nudge() {
+	s.ready.Store(true)
+	s.o.Wake()
+}
+
+// find is the subscription with an id, or nil. The caller holds mu.
+func (s *Session) find(id frames.SubscriptionID) *subscription {
+	for _, b := range s.subs {
+		if b.id == id {
+			return b
+		}
+	}
+	return nil
+}
+
+// count adds a tally to every subscription and returns those that the manager has
+// to settle.
+func (s *Session) count(t *tally) (owing []*subscription) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	due := false
+	for _, b := range s.subs {
+		if !b.add(t) {
+			owing = append(owing, b)
+		}
+		due = due || b.due()
+	}
+	if due {
+		s.nudge()
+	}
+	return owing
+}
+
+// Blocked tells whether the transport has stopped taking bytes. What is pending
+// counts as unsent from then on, until it is pulled [D-58].
+func (s *Session) Blocked(blocked bool) {
+	var owing []*subscription
+	s.mu.Lock()
+	s.blocked = blocked
+	for _, b := range s.subs {
+		if !blocked || b.state != live {
+			continue
+		}
+		if rest := b.pending.minus(b.charged).minus(b.owed); rest.frames > 0 && !b.charge(rest) {
+			owing = append(owing, b)
+		}
+	}
+	s.mu.Unlock()
+	if len(owing) == 0 {
+		return
+	}
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	for _, b := range owing {
+		s.m.settle(b)
+	}
+}
+
+// Subscribe opens a direct subscription behind a cut (protocol.md §10 [D-20]). What
+// it has missed is served from the log; what of that its credit does not cover
+// counts as unsent. Errors to be told to the peer are *frames.Refusal.
+func (s *Session) Subscribe(req *frames.Subscribe) (Reply, error) {
+	if err := s.checkCredit(req.CreditCount, req.CreditBytes); err != nil {
+		return Reply{}, err
+	}
+	b, err := s.newSubscription(nil)
+	if err != nil {
+		return Reply{}, err
+	}
+	head, err := s.enter(b, req.After)
+	if err != nil {
+		b.slot.Release()
+		return Reply{}, err
+	}
+	s.catchUp(b, req, head)
+	return Reply{
+		Frames: []frames.Frame{&frames.Subscribed{RequestID: req.RequestID, SubscriptionID: b.id, NextDelivery: 1}},
+		Sent:   b.proceed,
+	}, nil
+}
+
+// checkCredit refuses initial credit above the selected maxima.
+func (s *Session) checkCredit(count, bytes uint32) error {
+	if count > s.o.Limits.CreditCount || bytes > s.o.Limits.CreditBytes {
+		return frames.Refuse(frames.CodeMalformedMessage, "credit is above the selected maximum of %d events and %d bytes",
+			s.o.Limits.CreditCount, s.o.Limits.CreditBytes)
+	}
+	return nil
+}
+
+// enter adds b behind a cut. From the head that it returns on everything is counted,
+// and charged since b has no credit yet.
+func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.EventCut, err error) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	head = s.m.joinLocked(s)
+	if after > head {
+		return head, frames.Refuse(frames.CodeMalformedMessage, "the cut is beyond the newest event, %d", head)
+	}
+	b.begin(live, after)
+	b.waiting = true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.subs = append(s.subs, b)
+	if s.stale(after) {
+		b.fail(frames.GapRevisionMismatch)
+	}
+	return head, nil
+}
+
+// stale reports whether ADMIN records that the viewer sees have changed behind a
+// cut, which no event tells [D-12].
+func (s *Session) stale(after frames.EventCut) bool {
+	return s.audience.seesAdmin() && uint64(after) < s.m.adminHead.Load()
+}
+
+// catchUp counts what is visible in (req.After, head] and gives b its credit.
+func (s *Session) catchUp(b *subscription, req *frames.Subscribe, head frames.EventCut) {
+	k, err := s.backlog(req, head)
+	s.mu.Lock()
+	owes := false
+	switch {
+	case b.state != live:
+	case err != nil:
+		b.fail(s.logFault(err))
+	default:
+		if k.first != 0 {
+			b.pos, b.first = req.After, k.first
+		}
+		b.pending = b.pending.plus(k.covered).plus(k.held)
+		b.count, b.bytes = req.CreditCount, req.CreditBytes
+		owes = !b.charge(k.held)
+	}
+	s.mu.Unlock()
+	if owes {
+		s.m.mu.Lock()
+		defer s.m.mu.Unlock()
+		s.m.settle(b)
+	}
+}
+
+// A backlog is what a new subscription has missed.
+type backlog struct {
+	covered, held volume
+	first         frames.EventSequence
+}
+
+// backlog reads the index of the log. It stops once more is held back than any
+// subscription may hold.
+func (s *Session) backlog(req *frames.Subscribe, head frames.EventCut) (k backlog, err error) {
+	if req.After == head {
+		return k, nil
+	}
+	log, err := s.m.o.Store.Replay(req.After, head)
+	if err != nil {
+		return k, err
+	}
+	defer log.Close()
+	credit := volume{uint64(req.CreditCount), uint64(req.CreditBytes)}
+	err = log.Walk(req.After, s.audience.sees, func(ev store.IndexedEvent) bool {
+		if k.first == 0 {
+			k.first = ev.Sequence
+		}
+		one := volume{1, uint64(frames.EventBytes(ev.Payload))}
+		all := k.covered.plus(one)
+		if k.held.frames == 0 && all.frames <= credit.frames && all.bytes <= credit.bytes {
+			k.covered = all
+			return true
+		}
+		k.held = k.held.plus(one)
+		return k.held.frames <= frames.UnsentFrames && k.held.bytes <= frames.UnsentBytes
+	})
+	return k, err
+}
+
+// logFault gives the reason for a GAP of a subscription whose events cannot be read.
+func (s *Session) logFault(err error) frames.GapReason {
+	var gone *store.RetentionError
+	if errors.As(err, &gone) {
+		return frames.GapRetention
+	}
+	if !errors.Is(err, store.ErrClosed) {
+		s.m.o.Logger.Error("events cannot be read from the log", "err", err)
+	}
+	return frames.GapInternal
+}
+
+// Credit adds to both balances of a subscription. What crossed a GAP or the end of
+// its subscription is ignored [D-21].
+func (s *Session) Credit(req *frames.Credit) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.find(req.SubscriptionID)
+	switch {
+	case b == nil && !s.wasReplaced(req.SubscriptionID), b != nil && b.state == reserved:
+		return frames.Refuse(frames.CodeProtocolError, "CREDIT for a subscription that is not open for it")
+	case b == nil || b.state != live:
+		return nil
+	}
+	if req.AddCount > s.o.Limits.CreditCount-b.count || req.AddBytes > s.o.Limits.CreditBytes-b.bytes {
+		return frames.Refuse(frames.CodeMalformedMessage, "credit adds up to more than the selected maximum of %d events and %d bytes",
+			s.o.Limits.CreditCount, s.o.Limits.CreditBytes)
+	}
+	b.count += req.AddCount
+	b.bytes += req.AddBytes
+	b.starved = false
+	if b.due() {
+		s.nudge()
+	}
+	return nil
+}
+
+// wasReplaced reports whether an id belonged to a subscription of this connection.
+func (s *Session) wasReplaced(id frames.SubscriptionID) bool {
+	for _, old := range s.replaced {
+		if old == id {
+			return true
+		}
+	}
+	return false
+}
+
+// replace takes a closed subscription out. The caller holds mu.
+func (s *Session) replace(old *subscription) {
+	for i, b := range s.subs {
+		if b == old {
+			s.subs = append(s.subs[:i], s.subs[i+1:]...)
+			break
+		}
+	}
+	old.close()
+	if len(s.replaced) == maxClosed {
+		s.replaced = s.replaced[1:]
+	}
+	s.replaced = append(s.replaced, old.id)
+}
+
+// exhausted tells which limit refused.
+func exhausted(err error) error {
+	var x *quota.Exceeded
+	if errors.As(err, &x) {
+		return frames.Refuse(frames.CodeResourceExhausted, "limit of %d %s per %s reached", x.Limit, x.Resource, x.Level)
+	}
+	return err
+}

@@ -1,0 +1,261 @@
+package stream
+
+import (
+	"encoding/binary"
+
+	"coordinator/codec"
+	"coordinator/frames"
+	"coordinator/server/quota"
+)
+
+// state is what a subscription does (protocol.md §10).
+type state uint8
+
+const (
+	reserved  state = iota // waits for its snapshot to be applied
+	live                   // delivers
+	paused                 // has gapped
+	replaying              // paused, and being healed
+	closed                 // replaced, or its connection has ended
+)
+
+// A subscription is a place in the sequence of events, what lies behind it and what
+// may be sent of that. All of it is guarded by the session's mu, except id, s and
+// slot, which never change.
+type subscription struct {
+	id    frames.SubscriptionID
+	s     *Session
+	slot  *quota.Charge
+	queue *quota.Queue
+	head  [headSize]byte // of its next COORD_EVENT; length and delivery are patched
+
+	state state
+	// pos is the place: what is visible behind it has not been sent. It means
+	// nothing while nothing is pending.
+	pos       frames.EventCut
+	last      frames.EventCut // the last event sent, else where the subscription began
+	delivered frames.DeliveryCut
+	count     uint32 // event credit
+	bytes     uint32 // byte credit
+
+	// pending is what is visible from pos to where the manager has counted. Of it,
+	// charged and then owed are held back [D-58]; the rest, which comes first, is
+	// about to be sent. owed is what an aggregate quota has not taken yet.
+	pending, charged, owed volume
+	first                  frames.EventSequence // of pending; zero when not known
+	starved                bool                 // its first pending event is not covered by credit
+
+	unannounced bool // SUBSCRIBED or a BEGIN is not handed to the transport: no GAP before it
+	waiting     bool // SUBSCRIBED or an ACK is not handed to the transport: no event before it
+
+	gap     frames.Gap // the latest one
+	gapDue  bool       // it is not handed to the transport
+	unnamed bool       // its observed event has to be looked up behind pos
+	lease   *lease     // that reserved it, or replays it; nil once it has gapped
+}
+
+// newSubscription charges and makes a subscription that is not yet anywhere. slot is
+// a charge to take over, or nil.
+func (s *Session) newSubscription(slot *quota.Charge) (*subscription, error) {
+	id, err := frames.NewID[frames.SubscriptionID](s.m.o.Rand)
+	if err != nil {
+		return nil, err
+	}
+	b := &subscription{id: id, s: s, unannounced: true}
+	var sample image
+	sample.ev.Sequence, sample.ev.ID, sample.ev.Kind = 1, frames.EventID{1}, frames.EventObjectiveChanged
+	sample.ev.Object, sample.ev.Revision = frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID{1}}, 1
+	frame, err := frames.Append(nil, sample.frame(id, 1))
+	if err != nil {
+		return nil, err
+	}
+	copy(b.head[:], frame)
+	if b.slot = slot; slot == nil {
+		if b.slot, err = s.o.Account.Take(quota.Subscriptions, 1); err != nil {
+			return nil, exhausted(err)
+		}
+	}
+	b.queue = s.o.Account.NewQueue()
+	return b, nil
+}
+
+// begin places a subscription behind a cut.
+func (b *subscription) begin(st state, at frames.EventCut) {
+	b.state, b.pos, b.last = st, at, at
+}
+
+// add counts a tally in and charges what of it cannot be sent now. It reports false
+// when an aggregate quota is full: the manager then settles what b owes.
+func (b *subscription) add(t *tally) bool {
+	if b.state == paused || b.state == closed {
+		return true
+	}
+	if t.all.frames > 0 {
+		if b.pending.frames == 0 {
+			b.pos, b.first, b.starved = t.from, t.first, false
+		}
+		b.pending = b.pending.plus(t.all)
+	}
+	if t.admin {
+		b.fail(frames.GapRevisionMismatch)
+		return true
+	}
+	return b.charge(b.excess(t))
+}
+
+// excess is the part of the newest events, which pending includes already, that
+// credit does not cover or that a peer keeps back.
+func (b *subscription) excess(t *tally) volume {
+	if b.s.blocked || b.charged.frames+b.owed.frames > 0 {
+		return t.all
+	}
+	before := b.pending.minus(t.all)
+	room := volume{uint64(b.count), uint64(b.bytes)}
+	covered := volume{}
+	if b.pending.frames <= room.frames && b.pending.bytes <= room.bytes {
+		return volume{}
+	}
+	for _, size := range t.sizes {
+		next := covered.plus(volume{1, uint64(size)})
+		if before.frames+next.frames > room.frames || before.bytes+next.bytes > room.bytes {
+			break
+		}
+		covered = next
+	}
+	return t.all.minus(covered)
+}
+
+// charge pays for events that are held back. The subscription's own limit ends in a
+// GAP; a full aggregate quota leaves them owed and reports false.
+func (b *subscription) charge(v volume) bool {
+	b.owed = b.owed.plus(v)
+	return b.payLocked() == nil
+}
+
+// payLocked pays what is owed, or says which aggregate quota is full.
+func (b *subscription) payLocked() *quota.Exceeded {
+	if b.owed.frames == 0 {
+		return nil
+	}
+	err := b.queue.Push(b.owed.frames, b.owed.bytes)
+	if err == nil {
+		b.charged, b.owed = b.charged.plus(b.owed), volume{}
+		return nil
+	}
+	if full := aggregate(err); full != nil {
+		return full
+	}
+	b.fail(frames.GapQueueOverflow)
+	return nil
+}
+
+// sent takes the first pending event off the counts.
+func (b *subscription) sent(i *image) {
+	one := volume{1, uint64(i.size)}
+	switch {
+	case b.pending.frames > b.charged.frames+b.owed.frames: // it was not held back
+	case b.charged.frames > 0:
+		b.queue.Pop(one.frames, one.bytes)
+		b.charged = b.charged.minus(one)
+	default:
+		b.owed = b.owed.minus(one)
+	}
+	b.pending = b.pending.minus(one)
+	b.count--
+	b.bytes -= i.size
+	b.delivered++
+	b.last = frames.EventCut(i.seq())
+	b.pos = b.last
+}
+
+// fail sends one GAP, drops what is pending and pauses (protocol.md §10 [D-39]). A
+// subscription that is paused or closed gets none.
+func (b *subscription) fail(reason frames.GapReason) {
+	if b.state == paused || b.state == closed {
+		return
+	}
+	b.state = paused
+	b.gap = frames.Gap{SubscriptionID: b.id, LastDelivery: b.delivered, LastEvent: b.last, Reason: reason}
+	if b.pending.frames > 0 {
+		b.gap.Observed, b.unnamed = b.first, b.first == 0
+	}
+	b.gapDue = true
+	b.drop()
+	if l := b.lease; l != nil {
+		b.lease = nil
+		if l.log != nil {
+			l.end() // a replay that has missed something is void
+		}
+	}
+	b.s.nudge()
+}
+
+// failAgain repeats the GAP of a paused subscription for another reason.
+func (b *subscription) failAgain(reason frames.GapReason) {
+	b.gap.Reason, b.gapDue = reason, true
+	b.s.nudge()
+}
+
+// drop forgets what is pending and sets both balances to zero.
+func (b *subscription) drop() {
+	b.count, b.bytes = 0, 0
+	b.pending, b.charged, b.owed, b.first, b.starved = volume{}, volume{}, volume{}, 0, false
+	b.queue.Clear()
+}
+
+// close ends a subscription without a word. Its slot stays charged.
+func (b *subscription) close() {
+	b.drop()
+	b.state, b.gapDue, b.lease = closed, false, nil
+}
+
+// healable reports whether it is paused and its peer has been told.
+func (b *subscription) healable() bool { return b.state == paused && !b.gapDue }
+
+// resume makes a subscription live with the one credit that its way there gives.
+// Nothing is sent before [subscription.proceed].
+func (b *subscription) resume(count, bytes uint32) {
+	b.state, b.lease, b.waiting = live, nil, true
+	b.count, b.bytes, b.starved = count, bytes, false
+}
+
+// announced lets a GAP follow the reply that named the subscription.
+func (b *subscription) announced() {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	b.unannounced = false
+	b.s.nudge()
+}
+
+// proceed is announced for a reply that events may follow too.
+func (b *subscription) proceed() {
+	b.s.mu.Lock()
+	defer b.s.mu.Unlock()
+	b.unannounced, b.waiting = false, false
+	b.s.nudge()
+}
+
+// due reports whether the connection's writer has something to do for b.
+func (b *subscription) due() bool {
+	if b.gapDue {
+		return !b.unannounced
+	}
+	return b.state == live && !b.waiting && b.pending.frames > 0 && !b.starved
+}
+
+// covers reports whether both balances cover an event.
+func (b *subscription) covers(i *image) bool { return b.count > 0 && b.bytes >= i.size }
+
+// Where the two numbers that differ from frame to frame lie in a frame's head.
+const (
+	lengthAt   = 0
+	deliveryAt = headSize - 8
+)
+
+// next writes the head of the frame that ends in tail, for the next delivery.
+func (b *subscription) next(tail []byte) []byte {
+	length := headSize + len(tail) - codec.HeaderSize + 1 // the type counts, the length does not
+	binary.BigEndian.PutUint32(b.head[lengthAt:], uint32(length))
+	binary.BigEndian.PutUint64(b.head[deliveryAt:], uint64(b.delivered)+1)
+	return b.head[:]
+}
