@@ -79,6 +79,9 @@ func (s *setup) witnessSocket() string  { return filepath.Join(s.witnessDir(), "
 func (s *setup) coordinatorSocket() string {
 	return filepath.Join(s.coordinatorDir(), "coordinator.sock")
 }
+func (s *setup) coordinatorConfig() string {
+	return filepath.Join(s.coordinatorDir(), "coordinator.toml")
+}
 func (s *setup) contextPath() string { return filepath.Join(s.clientDir(), "context.toml") }
 
 // witnessReport is what `witnessd init` tells.
@@ -92,8 +95,9 @@ type witnessReport struct {
 func (s *setup) run(ctx context.Context) error {
 	if _, err := os.Lstat(s.contextPath()); err == nil {
 		if s.lease != 0 {
-			s.say("--lease counts on first use only; this state's is lease_secs in %s", filepath.Join(s.coordinatorDir(), "coordinator.toml"))
+			s.say("--lease counts on first use only; this state's is lease_secs in %s", s.coordinatorConfig())
 		}
+		s.lookMoved()
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -179,21 +183,52 @@ func (s *setup) clear() error {
 	return nil
 }
 
-// coordinatorID reads who the coordinator is, and that its witness is the one next door.
-func (s *setup) coordinatorID(w *witnessReport) (frames.CoordinatorID, error) {
-	path := filepath.Join(s.coordinatorDir(), "coordinator.toml")
-	raw, err := durable.ReadPrivate(path, maxSmallFile)
+// sameDir reports whether two paths name one directory.
+func sameDir(a, b string) bool {
+	sa, erra := os.Stat(a)
+	sb, errb := os.Stat(b)
+	return erra == nil && errb == nil && os.SameFile(sa, sb)
+}
+
+// configured is what `up` needs to know of coordinator.toml.
+type configured struct {
+	CoordinatorID string `toml:"coordinator_id"`
+	Witness       struct {
+		Socket    string `toml:"socket"`
+		WitnessID string `toml:"witness_id"`
+	} `toml:"witness"`
+}
+
+func (s *setup) configured() (f configured, err error) {
+	raw, err := durable.ReadPrivate(s.coordinatorConfig(), maxSmallFile)
 	if err != nil {
-		return frames.CoordinatorID{}, err
-	}
-	var f struct {
-		CoordinatorID string `toml:"coordinator_id"`
-		Witness       struct {
-			WitnessID string `toml:"witness_id"`
-		} `toml:"witness"`
+		return f, err
 	}
 	if err := toml.Unmarshal(raw, &f); err != nil {
-		return frames.CoordinatorID{}, fmt.Errorf("%s: not valid TOML", path)
+		return f, fmt.Errorf("%s: not valid TOML", s.coordinatorConfig())
+	}
+	return f, nil
+}
+
+// lookMoved says that the coordinator's witness is not the one next door, as after the
+// directory was moved or copied. The paths are absolute on purpose: a copy finds the
+// witness of the first and waits for its lease, where it would else bring its own. What is
+// wrong with the files otherwise, the daemons say.
+func (s *setup) lookMoved() {
+	f, err := s.configured()
+	if err != nil || f.Witness.Socket == s.witnessSocket() || sameDir(filepath.Dir(f.Witness.Socket), s.witnessDir()) {
+		return
+	}
+	s.say("%s names the witness at %s, not the one next to it. If this directory was moved, correct that path, coordinator_dir in %s and socket in %s; a copy must not run beside the first",
+		s.coordinatorConfig(), f.Witness.Socket, filepath.Join(s.witnessDir(), "witness.toml"), s.contextPath())
+}
+
+// coordinatorID reads who the coordinator is, and that its witness is the one next door.
+func (s *setup) coordinatorID(w *witnessReport) (frames.CoordinatorID, error) {
+	path := s.coordinatorConfig()
+	f, err := s.configured()
+	if err != nil {
+		return frames.CoordinatorID{}, err
 	}
 	if f.Witness.WitnessID != w.WitnessID {
 		return frames.CoordinatorID{}, fmt.Errorf("%s: its witness is %s, the one in %s is %s; set them up by hand or choose another --state",

@@ -462,6 +462,31 @@ func TestUpSecondSignalEndsAtOnce(t *testing.T) {
 	eventually(t, "the coordinator is gone", gone(coordinator))
 }
 
+// TestUpSaysThatAStateWasMoved follows what it says.
+func TestUpSaysThatAStateWasMoved(t *testing.T) {
+	dir := t.TempDir()
+	u := startUp(t, filepath.Join(dir, "s")).ready()
+	require.NotContains(t, u.errout.String(), "moved")
+	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, u.wait())
+	moved := filepath.Join(dir, "m")
+	require.NoError(t, os.Rename(u.state, moved))
+	again := startUp(t, moved)
+	eventually(t, "it says so", func() bool { return strings.Contains(again.errout.String(), "If this directory was moved") })
+	require.NoError(t, again.cmd.Process.Signal(os.Interrupt))
+	again.wait()
+	for _, name := range []string{"coordinator/coordinator.toml", "witness/witness.toml", "client/context.toml"} {
+		path := filepath.Join(moved, name)
+		require.Contains(t, again.errout.String(), path)
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(text, []byte(u.state), []byte(moved)), 0o600))
+	}
+	third := startUp(t, moved).ready()
+	require.Contains(t, third.out.String(), "epoch 2")
+	require.NotContains(t, third.errout.String(), "If this directory was moved")
+}
+
 func TestUpEndsWhenAStoreIsDamaged(t *testing.T) {
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
