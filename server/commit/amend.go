@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"crypto/sha256"
+	"math"
 	"slices"
 
 	"coordinator/frames"
@@ -64,7 +65,8 @@ func credentials(existing []frames.SnapshotRecord, registry []frames.Credential)
 	}
 }
 
-// Amend queues a without waiting, as Propose does. reply is called once, on the writer's
+// Amend queues a without waiting, as Propose does, but even when the queue is full: callers
+// have few at a time, and what the registry says must be recorded. reply is called once, on the writer's
 // goroutine, with nil when the change is durable and the fence still held.
 func (w *Writer) Amend(a *Amendment, reply func(error)) error {
 	return w.propose(&item{
@@ -107,10 +109,10 @@ func (w *Writer) SyncCredentials(ctx context.Context, registry []frames.Credenti
 // so what it reads is still true when its change is applied.
 func (w *Writer) credentialRecords(ctx context.Context) ([]frames.SnapshotRecord, error) {
 	var cut *store.Cut
-	err := w.Do(ctx, func(s *store.Store) error {
+	err := w.call(ctx, func(s *store.Store) error {
 		cut = s.Cut()
 		return nil
-	})
+	}, math.MaxInt) // like reserve for our own
 	if err != nil {
 		return nil, err
 	}

@@ -87,3 +87,37 @@ func TestCredentialsAreOneChangeSet(t *testing.T) {
 		require.Equal(t, want, r.Revision)
 	}
 }
+
+// TestFullQueueHasRoomForTheServersOwnChanges: a refused change would stay unrecorded.
+func TestFullQueueHasRoomForTheServersOwnChanges(t *testing.T) {
+	b := newBed(t)
+	b.options.QueueLimit = 1
+	b.restart(b.disk.Kill)
+	waiting := b.propose(create(t, 1, 1, "a"), alice)
+	p, _ := b.proposal(create(t, 2, 2, "a"), alice)
+	require.Equal(t, frames.CodeResourceExhausted, code(t, b.writer.Propose(p)))
+	require.NoError(t, b.writer.Amend(Activation(b.cert), func(err error) { require.NoError(t, err) }))
+
+	called, synced := make(chan error, 1), make(chan error, 1)
+	calls := func(n int) func() bool {
+		return func() bool {
+			b.writer.mu.Lock()
+			defer b.writer.mu.Unlock()
+			return len(b.writer.calls) == n
+		}
+	}
+	go func() { called <- b.writer.Do(context.Background(), func(*store.Store) error { return nil }) }()
+	require.Eventually(t, calls(1), 10*time.Second, time.Millisecond)
+	go func() {
+		synced <- b.writer.SyncCredentials(context.Background(), []frames.Credential{{KeyID: frames.KeyID{1}, ScopeCeiling: 1, ExpiresAt: 9}})
+	}()
+	require.Eventually(t, calls(2), 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		require.NoError(t, b.step())
+		return len(synced) == 1
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, <-synced)
+	require.NoError(t, <-called)
+	require.NoError(t, (<-waiting).err)
+	require.EqualValues(t, 3, b.count(frames.KindAdmin), "RETENTION, ACTIVATION and the CREDENTIAL")
+}

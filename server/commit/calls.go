@@ -39,13 +39,18 @@ func (c *call) refuse(err error) {
 // The result is fn's error, a *work.Refusal when fn was not run (RESOURCE_EXHAUSTED,
 // AUTHORITY_FENCED), or ctx's error when it was cancelled before fn began.
 func (w *Writer) Do(ctx context.Context, fn func(*store.Store) error) error {
+	return w.call(ctx, fn, w.o.QueueLimit)
+}
+
+// call is Do while fewer than limit calls wait.
+func (w *Writer) call(ctx context.Context, fn func(*store.Store) error, limit int) error {
 	c := &call{fn: fn, done: make(chan struct{})}
 	w.mu.Lock()
 	switch {
 	case w.closed:
 		w.mu.Unlock()
 		return ErrStopped
-	case len(w.calls) >= w.o.QueueLimit:
+	case len(w.calls) >= limit:
 		w.mu.Unlock()
 		return frames.Refuse(frames.CodeResourceExhausted, "the server has too many requests outstanding")
 	}

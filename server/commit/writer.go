@@ -78,7 +78,7 @@ func (w *Writer) Propose(p *Proposal) error {
 }
 
 func (w *Writer) propose(it *item) error {
-	if err := w.reserve(); err != nil {
+	if err := w.reserve(it.amendment != nil); err != nil {
 		return err
 	}
 	err := w.prefetch(it)
@@ -91,14 +91,15 @@ func (w *Writer) propose(it *item) error {
 	return err
 }
 
-// reserve charges one place of the queue.
-func (w *Writer) reserve() error {
+// reserve charges one place of the queue. The server's own changes are few, and find one
+// however many requests are outstanding.
+func (w *Writer) reserve(own bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return ErrStopped
 	}
-	if w.outstanding >= w.o.QueueLimit {
+	if w.outstanding >= w.o.QueueLimit && !own {
 		return frames.Refuse(frames.CodeResourceExhausted, "the server has %d requests outstanding", w.outstanding)
 	}
 	w.outstanding++
