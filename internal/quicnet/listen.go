@@ -27,6 +27,7 @@ type Listener struct {
 	taking sync.WaitGroup          // run, and one for each connection before Accept has it
 	live   sync.WaitGroup          // connections that Accept may have had, until they have closed
 	once   sync.Once
+	finish func() error // once
 }
 
 // pendingKey is under which a connection's context has its *charge.
@@ -78,6 +79,11 @@ func Listen(addr string, o Options) (*Listener, error) {
 		udp.Close()
 		return nil, fmt.Errorf("listen on quic %s: %w", addr, err)
 	}
+	l.finish = sync.OnceValue(func() error {
+		l.Close() //nolint:errcheck // always nil
+		l.live.Wait()
+		return errors.Join(l.tr.Close(), l.udp.Close())
+	})
 	l.taking.Go(l.run)
 	return l, nil
 }
@@ -156,8 +162,4 @@ func (l *Listener) Close() error {
 
 // Finish closes the listener, waits until every connection has closed, for which
 // the caller must have called their Close, and frees the socket.
-func (l *Listener) Finish() error {
-	l.Close() //nolint:errcheck // always nil
-	l.live.Wait()
-	return errors.Join(l.tr.Close(), l.udp.Close())
-}
+func (l *Listener) Finish() error { return l.finish() }
