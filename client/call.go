@@ -14,6 +14,10 @@ type call struct {
 	id      frames.RequestID
 	replies chan frames.Frame // two places: a final page and its END share one request
 	want    frames.Type       // the type that may answer it next
+	// hook, unless nil, is run by the reader on the first reply that is no error, before
+	// anything behind it is read: what a reply changes about a subscription must hold for
+	// the events that follow it.
+	hook func(frames.Frame) error
 }
 
 // A FatalError is a COORD_ERROR that ended the connection.
@@ -29,6 +33,11 @@ func (e *FatalError) Error() string {
 // open takes a slot and a request id for a request that want answers. The
 // error matches [ErrNotSent].
 func (c *Conn) open(ctx context.Context, want frames.Type) (*call, error) {
+	return c.openWith(ctx, want, nil)
+}
+
+// openWith is open with a hook on the first reply. The hook holds mu.
+func (c *Conn) openWith(ctx context.Context, want frames.Type, hook func(frames.Frame) error) (*call, error) {
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -44,7 +53,7 @@ func (c *Conn) open(ctx context.Context, want frames.Type) (*call, error) {
 	}
 	for c.lastID++; c.lastID == 0 || c.calls[c.lastID] != nil; c.lastID++ {
 	}
-	k := &call{id: c.lastID, replies: make(chan frames.Frame, 2), want: want}
+	k := &call{id: c.lastID, replies: make(chan frames.Frame, 2), want: want, hook: hook}
 	c.calls[k.id] = k
 	return k, nil
 }
@@ -108,6 +117,12 @@ func (c *Conn) deliver(id frames.RequestID, f frames.Frame, last bool) error {
 	if f.Type() != frames.TypeCoordError && f.Type() != k.want {
 		return fmt.Errorf("%w: %v does not answer that request", ErrProtocol, f.Type())
 	}
+	if hook := k.hook; hook != nil && f.Type() != frames.TypeCoordError {
+		k.hook = nil
+		if err := hook(f); err != nil {
+			return err
+		}
+	}
 	select {
 	case k.replies <- f:
 	default:
@@ -115,6 +130,9 @@ func (c *Conn) deliver(id frames.RequestID, f frames.Frame, last bool) error {
 	}
 	if !last {
 		k.want = frames.TypeSnapshotEnd // what follows BEGIN without a cursor, and the last PAGE
+		if f.Type() == frames.TypeReplayBegin || f.Type() == frames.TypeReplayPage {
+			k.want = frames.TypeReplayEnd
+		}
 		return nil
 	}
 	delete(c.calls, id)

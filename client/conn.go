@@ -56,7 +56,7 @@ type Options struct {
 	Clock clock.Clock
 	// Rand is the source of nonces. Nil means crypto/rand.
 	Rand io.Reader
-	// Transport reaches the server. Nil dials the context's Unix socket.
+	// Transport reaches the server. Nil dials the context's Unix socket or QUIC endpoint.
 	Transport Transport
 }
 
@@ -87,7 +87,7 @@ func (o *Options) defaults() {
 		o.Rand = rand.Reader
 	}
 	if o.Transport == nil {
-		o.Transport = unixTransport
+		o.Transport = contextTransport(o.Clock)
 	}
 }
 
@@ -111,12 +111,13 @@ type Conn struct {
 	pongs chan uint64   // readLoop to answerPings
 
 	mu     sync.Mutex
-	calls  map[frames.RequestID]*call // guarded by mu
-	pings  map[uint64]chan struct{}   // guarded by mu
-	lastID frames.RequestID           // guarded by mu
-	nonce  uint64                     // guarded by mu; of the last ping
-	cause  error                      // guarded by mu; why the connection ended
-	unkept error                      // guarded by mu; why what results showed could not be made durable
+	calls  map[frames.RequestID]*call              // guarded by mu
+	subs   map[frames.SubscriptionID]*Subscription // guarded by mu; those of this connection
+	pings  map[uint64]chan struct{}                // guarded by mu
+	lastID frames.RequestID                        // guarded by mu
+	nonce  uint64                                  // guarded by mu; of the last ping
+	cause  error                                   // guarded by mu; why the connection ended
+	unkept error                                   // guarded by mu; why what results showed could not be made durable
 
 	done chan struct{} // closed once cause is set
 	wg   sync.WaitGroup
@@ -329,7 +330,7 @@ func (c *Conn) readLoop(r io.Reader) error {
 		if err := c.live(); err != nil {
 			return err
 		}
-		if err := c.dispatch(f); err != nil {
+		if err := c.dispatch(f, fr.outer); err != nil {
 			return err
 		}
 	}
@@ -346,8 +347,8 @@ func disconnected(err error) error {
 	return fmt.Errorf("%w: %w", ErrDisconnected, err)
 }
 
-// dispatch acts on one frame.
-func (c *Conn) dispatch(f frames.Frame) error {
+// dispatch acts on one frame, whose outer length is given.
+func (c *Conn) dispatch(f frames.Frame, outer uint32) error {
 	switch f := f.(type) {
 	case *frames.Ping:
 		select {
@@ -375,6 +376,18 @@ func (c *Conn) dispatch(f frames.Frame) error {
 		return c.deliver(f.RequestID, f, f.NextCursor != nil)
 	case *frames.SnapshotEnd:
 		return c.deliver(f.RequestID, f, true)
+	case *frames.Subscribed:
+		return c.deliver(f.RequestID, f, true)
+	case *frames.ReplayBegin:
+		return c.deliver(f.RequestID, f, f.FirstCursor != nil)
+	case *frames.ReplayPage:
+		return c.deliver(f.RequestID, f, f.NextCursor != nil)
+	case *frames.ReplayEnd:
+		return c.deliver(f.RequestID, f, true)
+	case *frames.CoordEvent:
+		return c.event(f, outer)
+	case *frames.Gap:
+		return c.gap(f)
 	}
 	return fmt.Errorf("%w: unexpected %v", ErrProtocol, f.Type())
 }

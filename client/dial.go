@@ -43,6 +43,7 @@ func Dial(ctx context.Context, c *Context, opts Options) (*Conn, error) {
 		slots: make(chan struct{}, opts.MaxRequests), wlock: make(chan struct{}, 1),
 		pongs: make(chan uint64, pongQueue), done: make(chan struct{}),
 		calls: map[frames.RequestID]*call{}, pings: map[uint64]chan struct{}{},
+		subs: map[frames.SubscriptionID]*Subscription{},
 	}
 	r := bufio.NewReaderSize(nc, readBuffer)
 	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
@@ -73,12 +74,9 @@ func isTimeout(err error) bool {
 // fill loads what the options leave to the context: the key and the memory.
 func fill(c *Context, opts *Options) error {
 	if opts.Key == nil {
-		if c.KeyFile == "" {
-			return &ContextError{c.Path, "the key is held by agent " + c.Agent + ", which this program cannot ask; give a key_file"}
-		}
-		key, err := handshake.LoadClientKey(c.KeyFile)
+		key, err := c.key()
 		if err != nil {
-			return &ContextError{c.Path, "key_file: " + err.Error()}
+			return err
 		}
 		opts.Key = key
 	}

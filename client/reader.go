@@ -14,6 +14,7 @@ type frameReader struct {
 	r      io.Reader
 	limits *frames.Limits
 	head   [codec.HeaderSize]byte
+	outer  uint32 // 4+length of the last frame, which is what a byte credit is charged
 }
 
 // next reads one frame. Type, direction and cap are checked before memory is taken for its
@@ -33,6 +34,7 @@ func (fr *frameReader) next() (frames.Frame, error) {
 	if limit := frames.FrameCap(t, fr.limits); length > limit {
 		return nil, fmt.Errorf("%w: %v of %d bytes, cap %d", ErrProtocol, t, length, limit)
 	}
+	fr.outer = 4 + length
 	body := make([]byte, length-1)
 	if _, err := io.ReadFull(fr.r, body); err != nil {
 		if errors.Is(err, io.EOF) {

@@ -39,6 +39,7 @@ type Snapshot struct {
 	Lost *LostHistory
 
 	staged *spool
+	begin  *frames.SnapshotBegin
 }
 
 // Each calls visit with every record in (kind, id) order, until it fails. The payload is
@@ -63,39 +64,45 @@ func (s *Snapshot) Close() error { return s.staged.close() }
 // the authority is current for this client, durably, and so is the cut. The caller closes
 // what it gets.
 func (c *Conn) Snapshot(ctx context.Context) (*Snapshot, error) {
-	staged := newSpool(filepath.Dir(c.state.path), maxSnapshotBytes)
-	s, err := c.takeSnapshot(ctx, staged)
-	if err == nil {
-		err = c.state.snapshotVerified(c.guard.Activation, s.Base, s.Lost)
-	}
+	s, err := c.takeSnapshot(ctx, &frames.OpenSnapshot{}, nil)
 	if err != nil {
-		staged.close()
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	c.verified.Store(true)
 	return s, nil
 }
 
-// takeSnapshot runs OPEN to END. A snapshot that contradicts itself ends the connection.
-func (c *Conn) takeSnapshot(ctx context.Context, staged *spool) (*Snapshot, error) {
+// takeSnapshot runs OPEN to END and makes the authority current. hook sees BEGIN on the
+// reader's goroutine; it is there exactly when a subscription is reserved. A snapshot that
+// contradicts itself ends the connection.
+func (c *Conn) takeSnapshot(ctx context.Context, open *frames.OpenSnapshot, hook func(frames.Frame) error) (*Snapshot, error) {
 	shown := c.state.cut() // before the cut is taken, so that the base must reach it
-	k, err := c.open(ctx, frames.TypeSnapshotBegin)
+	k, err := c.openWith(ctx, frames.TypeSnapshotBegin, hook)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.send(ctx, k, &frames.OpenSnapshot{RequestID: k.id, Guard: c.guard}); err != nil {
+	open.RequestID, open.Guard = k.id, c.guard
+	if _, err := c.send(ctx, k, open); err != nil {
 		return nil, err
 	}
 	f, err := c.await(ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	t := &taking{conn: c, staged: staged, shown: shown, begin: f.(*frames.SnapshotBegin)}
+	staged := newSpool(filepath.Dir(c.state.path), maxSnapshotBytes)
+	t := &taking{conn: c, staged: staged, shown: shown, begin: f.(*frames.SnapshotBegin), reserved: hook != nil}
 	s, err := t.run(ctx, k)
-	if errors.As(err, new(*SnapshotError)) {
-		c.fail(err)
+	if err == nil {
+		err = c.state.snapshotVerified(c.guard.Activation, s.Base, s.Lost)
 	}
-	return s, err
+	if err != nil {
+		staged.close()
+		if t.reserved || errors.As(err, new(*SnapshotError)) {
+			c.fail(err) // a reservation has no other way to end
+		}
+		return nil, err
+	}
+	c.verified.Store(true)
+	return s, nil
 }
 
 // taking is one snapshot on its way.
@@ -104,6 +111,8 @@ type taking struct {
 	staged *spool
 	shown  cutSeen
 	begin  *frames.SnapshotBegin
+	// reserved says that a subscription was asked for.
+	reserved bool
 
 	pages   uint32
 	records uint64
@@ -117,7 +126,7 @@ func (t *taking) run(ctx context.Context, k *call) (*Snapshot, error) {
 	if begin.Guard != t.conn.guard {
 		return nil, unverified("its guard is another authority's")
 	}
-	if begin.SubscriptionID != (frames.SubscriptionID{}) {
+	if !t.reserved && begin.SubscriptionID != (frames.SubscriptionID{}) {
 		return nil, unverified("a subscription that was not asked for")
 	}
 	for cursor := begin.FirstCursor; cursor != nil; {
@@ -136,7 +145,7 @@ func (t *taking) run(ctx context.Context, k *call) (*Snapshot, error) {
 	}
 	return &Snapshot{
 		ID: begin.SnapshotID, Guard: begin.Guard, Base: begin.Base, Pages: t.pages, Records: t.records,
-		Digest: end.Digest, Lost: lostHistory(t.shown, begin), staged: t.staged,
+		Digest: end.Digest, Lost: lostHistory(t.shown, begin), staged: t.staged, begin: begin,
 	}, nil
 }
 

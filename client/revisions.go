@@ -1,0 +1,74 @@
+package client
+
+import (
+	"fmt"
+
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+// revisions is what a view knows of each object: enough to tell that no event is missing.
+// It belongs to whoever consumes the view.
+type revisions struct {
+	known map[frames.ObjectRef]frames.ObjectRevision
+	// whole says that an object which is not known does not exist. Otherwise the first
+	// event of an object sets its revision.
+	whole bool
+}
+
+func newRevisions(whole bool) *revisions {
+	return &revisions{known: map[frames.ObjectRef]frames.ObjectRevision{}, whole: whole}
+}
+
+// revisionsOf is what a snapshot shows.
+func revisionsOf(s *Snapshot) (*revisions, error) {
+	r := &revisions{known: make(map[frames.ObjectRef]frames.ObjectRevision, min(s.Records, 1<<20)), whole: true}
+	err := s.Each(func(rec frames.SnapshotRecord) error {
+		r.known[rec.Ref()] = rec.Revision
+		return nil
+	})
+	return r, err
+}
+
+// apply holds an event against the view and takes it in (protocol.md §10): the revision
+// must be the next one. Source facts and gaps raise it like any other event [D-16].
+func (r *revisions) apply(e *Event) error {
+	have, known := r.known[e.Object]
+	if (known || r.whole) && e.Revision != have+1 {
+		return &RevisionError{Sequence: e.Sequence, Object: e.Object, Have: have, Got: e.Revision}
+	}
+	if err := carries(e); err != nil {
+		return fmt.Errorf("%w: event %d: %w", ErrProtocol, e.Sequence, err)
+	}
+	if e.Kind == frames.EventObjectRemoved {
+		delete(r.known, e.Object)
+		return nil
+	}
+	r.known[e.Object] = e.Revision
+	return nil
+}
+
+// carries checks that a record inside an event is that of the event's object and revision.
+func carries(e *Event) error {
+	switch {
+	case e.Kind.CarriesRecord():
+		var r frames.SnapshotRecord
+		if err := codec.DecodeImage(&r, e.Payload); err != nil {
+			return fmt.Errorf("record: %w", err)
+		}
+		if r.Ref() != e.Object || r.Revision != e.Revision {
+			return fmt.Errorf("it carries %v at revision %d", r.Ref(), r.Revision)
+		}
+	case e.Kind == frames.EventObjectRemoved:
+		var ref frames.ObjectRef
+		if err := codec.DecodeImage(&ref, e.Payload); err != nil {
+			return fmt.Errorf("removed object: %w", err)
+		}
+		if ref != e.Object {
+			return fmt.Errorf("it removes %v", ref)
+		}
+	case e.Object.Kind != frames.KindBinding:
+		return fmt.Errorf("a %v of %v", e.Kind, e.Object) // [D-16]
+	}
+	return nil
+}
