@@ -92,7 +92,7 @@ func (c *Conn) WriteGated(bufs net.Buffers, goOn func() bool) error {
 
 func (c *Conn) writeLocked(p []byte, limit func(int) int) (int, error) {
 	n, err := c.st.WriteWithLimit(p, limit)
-	if n < len(p) {
+	if n > 0 && n < len(p) {
 		c.cut = true
 	}
 	if errors.Is(err, quic.ErrWriteLimitReached) {
