@@ -82,6 +82,7 @@ next: enrol the coordinator's link key, then serve
 // missing an interrupted init can be run again, and once it is there nothing is made any more,
 // so that a lost state file is never taken for a new witness's.
 func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*identity, error) {
+	_, missing := os.Lstat(dir)
 	if err := durable.MkdirPrivate(dir); err != nil {
 		return nil, fmt.Errorf("witness directory: %w", err)
 	}
@@ -93,6 +94,9 @@ func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*ide
 		return describe(dir)
 	}
 	if err := witness.CheckPlacement(dir, coordinatorDir); err != nil {
+		if errors.Is(missing, fs.ErrNotExist) {
+			os.Remove(dir) //nolint:errcheck // it was made to be looked at, and nothing is in it
+		}
 		return nil, coded(err)
 	}
 	if _, err := handshake.CreateKey(filepath.Join(dir, authorityKey), rand.Reader); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -423,3 +423,17 @@ func TestServeInProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, errors.Is(ctx.Err(), context.DeadlineExceeded))
 }
+
+// TestARefusedPlaceIsLeftAsItWas asks for a witness inside a coordinator's directory.
+func TestARefusedPlaceIsLeftAsItWas(t *testing.T) {
+	outer := filepath.Dir(stateDirFor(t))
+	require.NoError(t, os.WriteFile(filepath.Join(outer, "store.lock"), nil, 0o600))
+	for _, dir := range []string{filepath.Join(outer, "w"), outer} {
+		code, _, errs := command(t, "init", "--state", dir)
+		require.Equal(t, daemon.ExitConfig, code)
+		require.Contains(t, errs, "the coordinator's")
+		entries, err := os.ReadDir(outer)
+		require.NoError(t, err)
+		require.Len(t, entries, 1, "only what was there")
+	}
+}
