@@ -26,7 +26,7 @@ const (
 
 // ClientOptions configure [NewClient].
 type ClientOptions struct {
-	// Socket is the path of the witness's Unix socket. Dial, when set, replaces it.
+	// Socket is the path of the witness's Unix socket. Dial, such as a [QUICDialer], replaces it.
 	Socket string
 	Dial   func(ctx context.Context) (net.Conn, handshake.Channel, error)
 	// Pin is the fingerprint of the witness's key, WitnessID its id. Anybody else is

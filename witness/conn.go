@@ -259,6 +259,9 @@ func (c *conn) shake(ctx context.Context, r *frameReader) error {
 	}
 	key := grant.KeyID
 	c.settled, c.coordinator = &key, hello.CoordinatorID
+	if nc, ok := c.nc.(interface{ Settled() }); ok {
+		nc.Settled() // its listener counts it among the unauthenticated so far
+	}
 	c.grant.Store(grant)
 	c.srv.log.Debug("authenticated", "coordinator", c.coordinator.String(), "key", shortKey(key), "client", hello.Name)
 	w := c.srv.opt.Witness

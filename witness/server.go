@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -54,7 +55,7 @@ func HandshakeService() handshake.Service {
 }
 
 // A Server speaks the witness link. It knows no transport: [Server.Serve] feeds it from a Unix
-// socket, and another one may call [Server.ServeConn].
+// socket, [Server.ServeQUIC] from QUIC, and another one may call [Server.ServeConn].
 type Server struct {
 	opt ServerOptions
 	log *slog.Logger
@@ -97,18 +98,33 @@ type Listener interface {
 // [ErrFailed] as soon as the witness could not store a grant, and the listener's error when
 // that fails for good.
 func (s *Server) Serve(ctx context.Context, l Listener) error {
+	return s.serve(ctx, l, func() (func(context.Context) error, error) {
+		c, err := l.Accept()
+		if err != nil {
+			return nil, err
+		}
+		return func(ctx context.Context) error { return s.serveUnix(ctx, c) }, nil
+	})
+}
+
+// serve is the accept loop of any transport. next waits for a connection and returns what
+// serves it and closes it, even when its context has already ended; closing l ends next.
+func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(context.Context) error, error)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel(nil)
 	wg.Go(func() { <-ctx.Done(); l.Close() })
 	for {
-		c, err := l.Accept()
+		one, err := next()
 		switch {
+		case err == nil:
+			wg.Go(func() {
+				if err := one(ctx); errors.Is(err, ErrFailed) {
+					cancel(err)
+				}
+			})
 		case ctx.Err() != nil:
-			if err == nil {
-				c.Close()
-			}
 			if cause := context.Cause(ctx); errors.Is(cause, ErrFailed) {
 				return cause
 			}
@@ -116,15 +132,9 @@ func (s *Server) Serve(ctx context.Context, l Listener) error {
 		case exhausted(err):
 			s.log.Warn("accepting rests", "cause", err)
 			s.pause(ctx, acceptPause)
-			continue
-		case err != nil:
+		default:
 			return fmt.Errorf("witness server: accept: %w", err)
 		}
-		wg.Go(func() {
-			if err := s.serveUnix(ctx, c); errors.Is(err, ErrFailed) {
-				cancel(err)
-			}
-		})
 	}
 }
 

@@ -27,6 +27,9 @@ type session struct {
 // does, and leaves no goroutine behind when it fails.
 func (c *Client) open(ctx context.Context) (*session, error) {
 	nc, ch, err := c.opt.Dial(ctx)
+	if errors.Is(err, ErrImpostor) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w; is witnessd running there?", err)
 	}
