@@ -103,6 +103,7 @@ func (s *Server) authenticated(c *conn) {
 	defer s.mu.Unlock()
 	c.counted = true
 	s.waiting--
+	settle(c.nc)
 }
 
 // forget drops a connection that has ended.

@@ -38,6 +38,9 @@ type Options struct {
 	Witness func() (witness.Authority, error)
 	// LeaseSeconds of each certificate. Zero means the reference, 15.
 	LeaseSeconds uint16
+	// QUIC is host:port of a UDP socket on which remote clients are served too.
+	// Empty means the Unix socket alone.
+	QUIC string
 	// Quotas are the aggregate and connection limits. Zero means the defaults.
 	Quotas quota.Limits
 	// LowDiskBytes is the reserve below which new mutations are refused [D-41].
@@ -65,6 +68,7 @@ type Options struct {
 // Info says what serves where.
 type Info struct {
 	Socket      string
+	QUIC        string             // the address bound, empty when off
 	Fingerprint frames.Fingerprint // of the authority key: what clients pin
 	Certificate frames.Certificate // the first one of this activation
 }

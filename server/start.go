@@ -194,6 +194,12 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	var following, tending *task
 
 	listener, err := s.install(ctx, o, act)
+	var remote *remote
+	if err == nil {
+		if remote, err = s.openRemote(o); err != nil {
+			listener.Close() //nolint:errcheck // the process is ending
+		}
+	}
 	if err == nil {
 		following = start(func(ctx context.Context) error {
 			s.following = ctx
@@ -201,9 +207,9 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		})
 		tending = start(s.tend)
 		accepting := start(func(ctx context.Context) error { return s.acceptLoop(ctx, listener) })
-		o.Logger.Info("serving", "socket", o.path(SocketFile), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
+		o.Logger.Info("serving", "socket", o.path(SocketFile), "quic", remote.addr(), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
 		if o.Ready != nil {
-			o.Ready(Info{Socket: o.path(SocketFile), Fingerprint: s.pin, Certificate: act.Certificate})
+			o.Ready(Info{Socket: o.path(SocketFile), QUIC: remote.addr(), Fingerprint: s.pin, Certificate: act.Certificate})
 		}
 		err = s.wait(ctx, writing, accepting)
 		accepting.cancel()
@@ -211,12 +217,15 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 			o.Logger.Warn("socket not removed", "err", cerr)
 		}
 		<-accepting.done
+		remote.close()
 	}
 	if following != nil {
 		following.stop() //nolint:errcheck // a registry that cannot be followed has emptied itself
 		tending.stop()   //nolint:errcheck // what it reports goes through broken
 	}
-	return s.end(o, err, keeper, keeping, writing, expiring)
+	err = s.end(o, err, keeper, keeping, writing, expiring)
+	remote.finish()
+	return err
 }
 
 // install makes the activation durable and binds.

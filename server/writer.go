@@ -114,10 +114,9 @@ func (c *conn) push(bufs net.Buffers) error {
 	}
 	sc, ok := c.nc.(syscall.Conn)
 	if !ok {
-		c.blocked(true)
-		defer c.blocked(false)
-		_, err := bufs.WriteTo(c.nc)
-		return err
+		c.stalled(true)
+		defer c.stalled(false)
+		return c.pushStream(bufs)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
