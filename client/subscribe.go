@@ -253,3 +253,15 @@ func (s *Subscription) deliver(e *Event) (Update, error) {
 	s.conn.state.observe(cutSeen{Activation: s.conn.guard.Activation, Sequence: s.cut})
 	return e, nil
 }
+
+// unreadGap takes the next gap of a paused subscription, nil when there is none.
+func (s *Subscription) unreadGap() *Gap {
+	s.mu.Lock()
+	there := len(s.queue) > 0 && s.queue[0].gap != nil
+	s.mu.Unlock()
+	if !there || s.replayed != nil {
+		return nil
+	}
+	u, _ := s.take()
+	return u.(*Gap)
+}
