@@ -13,6 +13,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/server/quota"
 )
 
@@ -58,8 +59,10 @@ type tomlConfig struct {
 	LeaseSecs       int64  `toml:"lease_secs"`
 	LowDiskBytes    int64  `toml:"low_disk_reserve_bytes"`
 	ProoflessClient bool   `toml:"proofless"`
+	QUIC            string `toml:"quic"`
 	Witness         struct {
 		Socket    string `toml:"socket"`
+		QUIC      string `toml:"quic"`
 		Authority string `toml:"authority"`
 		WitnessID string `toml:"witness_id"`
 	} `toml:"witness"`
@@ -81,7 +84,10 @@ type config struct {
 	LeaseSecs     uint16
 	LowDiskBytes  uint64
 
-	WitnessSocket string
+	QUIC string // host:port to listen on; empty: off
+
+	WitnessSocket string // empty when WitnessQUIC is set
+	WitnessQUIC   string // host:port
 	WitnessPin    frames.Fingerprint
 	WitnessID     frames.WitnessID
 
@@ -168,8 +174,23 @@ func (raw *tomlConfig) validate(dir, file string) (*config, error) {
 		return nil, bad("low_disk_reserve_bytes", "is %d, allowed %d or more", raw.LowDiskBytes, minReserveBytes)
 	}
 	c.LowDiskBytes = uint64(raw.LowDiskBytes)
-	if c.WitnessSocket = raw.Witness.Socket; !filepath.IsAbs(c.WitnessSocket) {
-		return nil, bad("witness.socket", "must be the absolute path of the witness's socket")
+	if c.QUIC = raw.QUIC; c.QUIC != "" {
+		if err := quicnet.CheckAddr(c.QUIC); err != nil {
+			return nil, bad("quic", "must be the host:port to listen on: %v", err)
+		}
+	}
+	c.WitnessSocket, c.WitnessQUIC = raw.Witness.Socket, raw.Witness.QUIC
+	switch {
+	case c.WitnessQUIC == "":
+		if !filepath.IsAbs(c.WitnessSocket) {
+			return nil, bad("witness.socket", "must be the absolute path of the witness's socket")
+		}
+	case c.WitnessSocket != "":
+		return nil, bad("witness.quic", "is given beside witness.socket; leave one of them out")
+	default:
+		if err := quicnet.CheckAddr(c.WitnessQUIC); err != nil {
+			return nil, bad("witness.quic", "must be the witness's host:port: %v", err)
+		}
 	}
 	if c.WitnessPin, err = handshake.ParseFingerprint(raw.Witness.Authority); err != nil {
 		return nil, bad("witness.authority", "must be sha256: and 64 lowercase hex digits, as `witnessd init` printed it")
@@ -252,6 +273,14 @@ func quotaKey(l quota.Level, r quota.Resource) string {
 // configText renders the commented coordinator.toml that init writes.
 func configText(c *config) []byte {
 	var b bytes.Buffer
+	quic := " Without the line\n# only the Unix socket serves.\n# quic = \"0.0.0.0:7740\""
+	if c.QUIC != "" {
+		quic = fmt.Sprintf("\nquic = %q", c.QUIC)
+	}
+	witness := fmt.Sprintf("socket     = %q", c.WitnessSocket)
+	if c.WitnessQUIC != "" {
+		witness = fmt.Sprintf("quic       = %q", c.WitnessQUIC)
+	}
 	fmt.Fprintf(&b, `# coordinator.toml: read once, when coordinatord starts. Unknown keys are refused.
 
 # Who this coordinator is to its clients and its witness. Never change it.
@@ -265,9 +294,12 @@ lease_secs = %d
 # results and activations still fit.
 low_disk_reserve_bytes = %d
 
+# Where clients on other hosts are served, host:port over QUIC (UDP).%s
+
 # The witness that grants the one lease, and the pins that prove it is the one.
+# One on another host is reached by quic = "host:port" instead of socket.
 [witness]
-socket     = %q
+%s
 authority  = "%s"
 witness_id = "%s"
 
@@ -280,7 +312,7 @@ artifact_bytes        = %d   # sum of the latest artifact manifests
 
 # Aggregate quotas. A principal's must not be above the server's.
 `, c.CoordinatorID, minLeaseSecs, maxLeaseSecs, c.LeaseSecs, c.LowDiskBytes,
-		c.WitnessSocket, handshake.FormatFingerprint(c.WitnessPin), c.WitnessID,
+		quic, witness, handshake.FormatFingerprint(c.WitnessPin), c.WitnessID,
 		c.OperationResultSecs, frames.MinOperationRetained, c.EventBytes, c.ArtifactBytes)
 	for _, level := range []quota.Level{quota.OfPrincipal, quota.OfServer} {
 		fmt.Fprintf(&b, "[quota.%s]\n", level)

@@ -26,9 +26,9 @@ import (
 
 // initFlags are what init cannot make up by itself.
 type initFlags struct {
-	witnessSocket, witnessAuthority, witnessID string
-	leaseSecs                                  int64
-	output                                     string
+	witnessSocket, witnessQUIC, witnessAuthority, witnessID, quic string
+	leaseSecs                                                     int64
+	output                                                        string
 }
 
 // initReport is what init prints with -o json. The names are those of the files
@@ -66,9 +66,11 @@ func initCommand(state *string) *cobra.Command {
 			return report.print(c.OutOrStdout(), f.output)
 		},
 	}
-	c.Flags().StringVar(&f.witnessSocket, "witness-socket", "", "path of the witness's socket (required)")
+	c.Flags().StringVar(&f.witnessSocket, "witness-socket", "", "path of the witness's socket")
+	c.Flags().StringVar(&f.witnessQUIC, "witness-quic", "", "HOST:PORT of a witness on another host, instead of its socket")
 	c.Flags().StringVar(&f.witnessAuthority, "witness-authority", "", "sha256:HEX fingerprint of the witness's key (required)")
 	c.Flags().StringVar(&f.witnessID, "witness-id", "", "32 hex digits of the witness's id (required)")
+	c.Flags().StringVar(&f.quic, "quic", "", "HOST:PORT to serve clients on other hosts at (default: the Unix socket alone)")
 	c.Flags().Int64Var(&f.leaseSecs, "lease-secs", defaultLeaseSecs, "seconds that one certificate lasts, 6 to 60")
 	daemon.AddOutput(c, &f.output)
 	return c
@@ -193,19 +195,20 @@ func unused(cfg *config) error {
 
 // config checks the flags by the rules of the file that they go into.
 func (f *initFlags) config(dir string) (*config, error) {
-	if f.witnessSocket == "" || f.witnessAuthority == "" || f.witnessID == "" {
-		return nil, daemon.Usage("--witness-socket, --witness-authority and --witness-id are required; `witnessd init` prints all three")
+	if (f.witnessSocket == "") == (f.witnessQUIC == "") || f.witnessAuthority == "" || f.witnessID == "" {
+		return nil, daemon.Usage("--witness-socket (or --witness-quic), --witness-authority and --witness-id are required; `witnessd init` prints all three")
 	}
 	id, err := frames.NewID[frames.CoordinatorID](rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	socket, err := filepath.Abs(f.witnessSocket)
-	if err != nil {
-		return nil, err
+	raw := tomlConfig{CoordinatorID: id.String(), LeaseSecs: f.leaseSecs, LowDiskBytes: defaultReserveBytes, QUIC: f.quic}
+	if raw.Witness.QUIC = f.witnessQUIC; f.witnessSocket != "" {
+		if raw.Witness.Socket, err = filepath.Abs(f.witnessSocket); err != nil {
+			return nil, err
+		}
 	}
-	raw := tomlConfig{CoordinatorID: id.String(), LeaseSecs: f.leaseSecs, LowDiskBytes: defaultReserveBytes}
-	raw.Witness.Socket, raw.Witness.Authority, raw.Witness.WitnessID = socket, f.witnessAuthority, f.witnessID
+	raw.Witness.Authority, raw.Witness.WitnessID = f.witnessAuthority, f.witnessID
 	raw.Retention.OperationResultSecs = work.DefaultOperationResultSecs
 	raw.Retention.EventBytes = work.DefaultEventBytes
 	raw.Retention.ArtifactBytes = work.DefaultArtifactBytes

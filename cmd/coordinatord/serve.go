@@ -55,7 +55,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	}()
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
-		Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
+		QUIC: cfg.QUIC, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
 		Progress:  func(line string) { fmt.Fprintln(stdout, line) },
 		PageCheck: func(path string) error { return pageCheck(ctx, path, stdout) },
 		Witness: func() (witness.Authority, error) {
@@ -65,8 +65,12 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 			return client, nil
 		},
 		Ready: func(i server.Info) {
+			where := i.Socket
+			if i.QUIC != "" {
+				where += " quic " + i.QUIC
+			}
 			fmt.Fprintf(stdout, "ready %s epoch %d activation %d authority %s\n",
-				i.Socket, i.Certificate.Epoch, i.Certificate.Activation, handshake.FormatFingerprint(i.Fingerprint))
+				where, i.Certificate.Epoch, i.Certificate.Activation, handshake.FormatFingerprint(i.Fingerprint))
 		},
 	})
 	return explainLink(cfg, err)
@@ -97,8 +101,12 @@ func dialWitness(cfg *config) (*witness.Client, error) {
 	if len(cfg.WitnessSocket) > sock.MaxPath {
 		return nil, &sock.PathTooLongError{Path: cfg.WitnessSocket, Len: len(cfg.WitnessSocket), Max: sock.MaxPath}
 	}
-	return witness.NewClient(witness.ClientOptions{
+	o := witness.ClientOptions{
 		Socket: cfg.WitnessSocket, Pin: cfg.WitnessPin, WitnessID: cfg.WitnessID,
 		CoordinatorID: cfg.CoordinatorID, Key: key, Clock: clock.System(), Rand: rand.Reader,
-	})
+	}
+	if cfg.WitnessQUIC != "" {
+		o.Dial = witness.QUICDialer(cfg.WitnessQUIC, cfg.WitnessPin, o.Clock)
+	}
+	return witness.NewClient(o)
 }

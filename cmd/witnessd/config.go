@@ -10,6 +10,7 @@ import (
 	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/shell"
 	"coordinator/witness"
 
@@ -28,6 +29,7 @@ type config struct {
 	WitnessID      frames.WitnessID
 	MaxLeaseSecs   uint16
 	Socket         string
+	QUIC           string // host:port, "" when not set
 	CoordinatorDir string // "" when not set
 }
 
@@ -36,6 +38,7 @@ type tomlConfig struct {
 	WitnessID      string `toml:"witness_id"`
 	MaxLeaseSecs   int64  `toml:"max_lease_secs"`
 	Socket         string `toml:"socket"`
+	QUIC           string `toml:"quic"`
 	CoordinatorDir string `toml:"coordinator_dir"`
 }
 
@@ -76,7 +79,7 @@ func parseConfig(dir string, data []byte) (*config, error) {
 	if unknown := md.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf("%s is not a known key; remove it or correct its spelling", unknown[0])
 	}
-	c := &config{Socket: raw.Socket, CoordinatorDir: raw.CoordinatorDir}
+	c := &config{Socket: raw.Socket, QUIC: raw.QUIC, CoordinatorDir: raw.CoordinatorDir}
 	if c.WitnessID, err = frames.ParseID[frames.WitnessID](raw.WitnessID); err != nil {
 		return nil, fmt.Errorf("witness_id must be 32 hex digits, not all zero, as init wrote it")
 	}
@@ -89,6 +92,11 @@ func parseConfig(dir string, data []byte) (*config, error) {
 	}
 	if !filepath.IsAbs(c.Socket) {
 		c.Socket = filepath.Join(dir, c.Socket)
+	}
+	if c.QUIC != "" {
+		if err := quicnet.CheckAddr(c.QUIC); err != nil {
+			return nil, fmt.Errorf("quic must be the host:port to listen on: %w", err)
+		}
 	}
 	if c.CoordinatorDir != "" && !filepath.IsAbs(c.CoordinatorDir) {
 		c.CoordinatorDir = filepath.Join(dir, c.CoordinatorDir)
@@ -110,6 +118,10 @@ max_lease_secs = %d
 # Where the witness listens: a file in a directory that only this user can enter. A relative
 # path starts at this directory; the whole path may have 107 bytes.
 socket = %q
+
+# Where it listens for coordinators on other hosts, host:port over QUIC (UDP). Without the
+# line it does not.
+# quic = "0.0.0.0:7741"
 
 # Which coordinators may use this witness is not said here but in workload-keys: each record
 # names one coordinator. Add one with

@@ -13,6 +13,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/sock"
 	"coordinator/witness"
 
@@ -95,16 +96,25 @@ func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket 
 	if err != nil {
 		return err
 	}
+	var remote *quicnet.Listener
+	if conf.QUIC != "" {
+		if remote, err = server.ListenQUIC(conf.QUIC, rand.Reader); err != nil {
+			return errors.Join(err, listener.Close())
+		}
+	}
 	log.Info("witness serves", "witness", conf.WitnessID.String(), "authority", handshake.FingerprintOf(key.Public()).String(),
-		"incarnation", incarnation.String(), "socket", conf.Socket)
+		"incarnation", incarnation.String(), "socket", conf.Socket, "quic", conf.QUIC)
 	ready(conf.Socket)
-	return run(ctx, log, registry, server, listener)
+	return run(ctx, log, registry, server, listener, remote)
 }
 
-// run serves until ctx ends or the server fails, and joins everything.
-func run(ctx context.Context, log *slog.Logger, registry *handshake.Registry, server *witness.Server, listener witness.Listener) error {
+// run serves until ctx ends or the server fails, and joins everything. remote may be nil.
+func run(ctx context.Context, log *slog.Logger, registry *handshake.Registry, server *witness.Server, listener witness.Listener, remote *quicnet.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(gctx, listener) })
+	if remote != nil {
+		g.Go(func() error { return server.ServeQUIC(gctx, remote) })
+	}
 	g.Go(func() error {
 		err := registry.Run(gctx)
 		if gctx.Err() != nil {
