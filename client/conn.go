@@ -142,7 +142,8 @@ func (l *lease) expired(now clock.Reading) bool {
 // Info is what the handshake settled.
 type Info struct {
 	Name          string
-	Socket        string
+	Socket        string // empty on a QUIC connection
+	QUIC          string // empty on a Unix socket
 	CoordinatorID frames.CoordinatorID
 	IncarnationID frames.IncarnationID
 	Epoch         frames.AuthorityEpoch
@@ -160,7 +161,7 @@ type Info struct {
 // Info tells what the handshake settled and the certificate now in force.
 func (c *Conn) Info() Info {
 	return Info{
-		Name: c.pins.Name, Socket: c.pins.Socket,
+		Name: c.pins.Name, Socket: c.pins.Socket, QUIC: c.pins.QUIC,
 		CoordinatorID: c.hello.CoordinatorID, IncarnationID: c.hello.IncarnationID,
 		Epoch: c.guard.Epoch, Activation: c.guard.Activation, KeyID: c.keyID,
 		Capabilities: c.hello.Capabilities, Scope: c.hello.Grant.Scope, Limits: c.hello.Limits,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"coordinator/client"
 	"coordinator/frames"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/shell"
 	"coordinator/internal/sock"
 )
@@ -66,7 +68,7 @@ func (a *app) line(args string) string {
 // of the context file tells.
 func (a *app) upLine() string {
 	dir, rest := filepath.Split(a.contextPath)
-	if a.contextPath == defaultContext() || rest != "context.toml" || filepath.Base(dir) != "client" {
+	if a.contextPath == defaultContext() || rest != "context.toml" && rest != "context-quic.toml" || filepath.Base(dir) != "client" {
 		return "coordctl up"
 	}
 	return "coordctl up --state " + shell.Quote(filepath.Dir(filepath.Clean(dir)))
@@ -341,6 +343,7 @@ func (a *app) explainLocal(err error) (message, bool) {
 func (a *app) explainReach(err error) (message, bool) {
 	m := message{code: exitUnavailable}
 	var path *fs.PathError
+	var name *net.DNSError
 	where := a.socketPath()
 	switch {
 	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist) && !a.isContext(path.Path):
@@ -366,9 +369,15 @@ func (a *app) explainReach(err error) (message, bool) {
 	case errors.Is(err, syscall.EACCES) || errors.Is(err, syscall.EPERM):
 		m.what = "no permission to use the socket " + where
 		m.next = []string{"only the user who runs the coordinator may: run coordctl as that user"}
-	case errors.Is(err, client.ErrTransport):
-		m.code, m.what = exitUsage, err.Error()
-		m.next = []string{"give a socket in " + a.contextPath}
+	case errors.Is(err, quicnet.ErrNobody):
+		m.what = "no coordinator: nothing listens at " + where + " over UDP"
+		m.next = []string{"start one there with `quic` in its coordinator.toml, or correct `quic` in " + a.contextPath}
+	case errors.Is(err, quicnet.ErrLabel):
+		m.code, m.what = exitAuthentication, "what listens at "+where+" is no coordinator"
+		m.next = []string{"correct `quic` in " + a.contextPath}
+	case errors.Is(err, quicnet.ErrNoAnswer), errors.Is(err, quicnet.ErrBusy), errors.As(err, &name):
+		m.what = plain(err)
+		m.next = []string{"try again; if it stays so, look at `quic` in " + a.contextPath + " and at the network between here and there"}
 	case errors.Is(err, client.ErrExpired):
 		m.what = "the coordinator's lease ran out before it was renewed: it is not in charge any more"
 		m.next = []string{"try again once its successor serves"}

@@ -68,7 +68,7 @@ func (s *session) status(ctx context.Context, counts bool) error {
 		history = "HISTORY_LOST: " + lost.Error()
 	}
 	o := object{
-		{"context", s.a.contextPath}, {"name", i.Name}, {"socket", i.Socket},
+		{"context", s.a.contextPath}, {"name", i.Name}, {"socket", i.Socket}, {"quic", i.QUIC},
 		{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
 		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.a.time(i.LeaseExpires)},
 		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.a.time(i.GrantExpires)},

@@ -193,6 +193,7 @@ func sameDir(a, b string) bool {
 // configured is what `up` needs to know of coordinator.toml.
 type configured struct {
 	CoordinatorID string `toml:"coordinator_id"`
+	QUIC          string `toml:"quic"`
 	Witness       struct {
 		Socket    string `toml:"socket"`
 		WitnessID string `toml:"witness_id"`

@@ -42,7 +42,7 @@ func (e *heldError) Error() string {
 }
 
 func (a *app) upCommand() *cobra.Command {
-	var state string
+	var state, quic string
 	var lease int64
 	var verbose bool
 	c := &cobra.Command{
@@ -66,17 +66,18 @@ reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends bot
 			if err != nil {
 				return err
 			}
-			return a.up(cmd.Context(), dir, lease, verbose)
+			return a.up(cmd.Context(), dir, lease, quic, verbose)
 		},
 	}
 	c.Flags().StringVar(&state, "state", stateHome(), "the `DIR` that holds everything")
 	c.Flags().Int64Var(&lease, "lease", 0, "on first use, the lease in `SECONDS`, 6 to 60 (default 15)")
+	c.Flags().StringVar(&quic, "quic", "", "serve other machines too, at `HOST:PORT` (UDP), from now on")
 	c.Flags().BoolVar(&verbose, "verbose", false, "show every line of the daemons' logs, each connection included")
 	return c
 }
 
 // up holds the state's lock, sets it up if need be, and supervises the two daemons.
-func (a *app) up(ctx context.Context, dir string, lease int64, verbose bool) error {
+func (a *app) up(ctx context.Context, dir string, lease int64, quic string, verbose bool) error {
 	signals := make(chan os.Signal, 2) // the one that ends it, and the impatient one
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup, which asks to outlive the terminal
@@ -104,6 +105,11 @@ func (a *app) up(ctx context.Context, dir string, lease int64, verbose bool) err
 	s := &setup{dir: dir, tools: tools, lease: lease, say: a.say}
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("set up %s: %w", dir, err)
+	}
+	if quic != "" {
+		if err := s.remote(quic); err != nil {
+			return err
+		}
 	}
 	a.contextPath = s.contextPath()
 	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals, verbose: verbose}
@@ -258,6 +264,9 @@ func (u *upper) banner(epoch uint64) {
 	fmt.Fprintf(&b, "witnessd     pid %-8d %s\n", u.witness.pid(), s.witnessSocket())
 	fmt.Fprintf(&b, "coordinatord pid %-8d %s\n", u.coordinator.pid(), s.coordinatorSocket())
 	fmt.Fprintf(&b, "context      %s\n", s.contextPath())
+	if f, err := s.configured(); err == nil && f.QUIC != "" {
+		fmt.Fprintf(&b, "quic         %s, for other machines: copy %s and the key that it names, and correct its address if need be\n", f.QUIC, s.remoteContextPath())
+	}
 	fmt.Fprintf(&b, "ready: the coordinator serves at epoch %d\n", epoch)
 	fmt.Fprintf(&b, "try, in another terminal:\n")
 	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "snapshot save first.snapshot"} {
