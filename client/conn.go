@@ -293,7 +293,7 @@ func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err err
 		return false, frames.Refuse(frames.CodeFrameTooLarge, "the request is %d bytes, this connection carries %d", len(buf)-4, limit)
 	}
 	n, err := c.writeBytes(ctx, buf)
-	if err != nil {
+	if err != nil && (n > 0 || ctx.Err() == nil) { // a write given up before its first byte cuts nothing
 		c.fail(fmt.Errorf("write: %w", err))
 	}
 	return n > 0, err

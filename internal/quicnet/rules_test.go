@@ -432,6 +432,37 @@ func TestRestartedServer(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
+// A connection costs no descriptor, so running out of them stops no accepting; a
+// dial says so and leaves nothing behind.
+func TestOutOfDescriptors(t *testing.T) {
+	l := listen(t, Options{})
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer udp.Close()
+	tr := &quic.Transport{Conn: udp}
+	defer tr.Close()
+
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 3 // more are open already, and stay open
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit) //nolint:errcheck // it was so before
+
+	qc, err := tr.Dial(t.Context(), l.Addr(), clientTLS(), nil)
+	require.NoError(t, err)
+	defer qc.CloseWithError(0, "")
+	st, err := qc.OpenStream()
+	require.NoError(t, err)
+	_, err = st.Write([]byte("x"))
+	require.NoError(t, err)
+	server, err := l.Accept()
+	require.NoError(t, err)
+	require.NoError(t, server.Close())
+	_, err = Dial(t.Context(), l.Addr().String(), Options{TLS: clientTLS()})
+	require.ErrorIs(t, err, syscall.EMFILE)
+}
+
 func TestIdle(t *testing.T) {
 	l := listen(t, Options{})
 	r := newRelay(t, l.Addr())
