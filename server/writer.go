@@ -107,7 +107,7 @@ func (c *conn) last(g *gather, reason frames.GapReason, code frames.Code, text s
 // push writes whole frames. On a socket it makes the system calls itself, so
 // that the fence is checked before each of them: a write that waited for a slow
 // peer, or a process that was stopped in it, does not go on past the deadline.
-// While the peer takes nothing, what is pending for it counts as unsent.
+// While the peer takes nothing for long, what is pending for it counts as unsent.
 func (c *conn) push(bufs net.Buffers) error {
 	if len(bufs) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (c *conn) push(bufs net.Buffers) error {
 			case errors.Is(err, unix.EAGAIN):
 				if !waited {
 					waited = true
-					c.blocked(true)
+					c.stalled(true)
 				}
 				return false
 			case errors.Is(err, unix.EINTR):
@@ -149,7 +149,7 @@ func (c *conn) push(bufs net.Buffers) error {
 		return true
 	})
 	if waited {
-		c.blocked(false)
+		c.stalled(false)
 	}
 	if failed != nil {
 		return failed
@@ -157,11 +157,11 @@ func (c *conn) push(bufs net.Buffers) error {
 	return err
 }
 
-// blocked tells the connection's subscriptions whether the peer takes what is
+// stalled tells the connection's subscriptions whether the peer takes what is
 // written.
-func (c *conn) blocked(is bool) {
+func (c *conn) stalled(now bool) {
 	if feed := c.feed.Load(); feed != nil {
-		feed.Blocked(is)
+		feed.Stalled(now)
 	}
 }
 

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"time"
+
 	"coordinator/frames"
 	"coordinator/server/work"
 )
@@ -57,11 +59,12 @@ type tally struct {
 	sizes []uint32             // of each event
 	first frames.EventSequence // zero when there is none
 	admin bool                 // ADMIN records that it sees have changed
+	now   time.Duration        // boot reading
 }
 
 // count makes the tally of entries behind from. It reuses t's storage.
-func (t *tally) count(a *audience, entries []*image, from frames.EventCut) {
-	*t = tally{from: from, sizes: t.sizes[:0]}
+func (t *tally) count(a *audience, entries []*image, from frames.EventCut, now time.Duration) {
+	*t = tally{from: from, sizes: t.sizes[:0], now: now}
 	for _, i := range entries {
 		switch {
 		case i.admin:

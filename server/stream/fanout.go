@@ -28,7 +28,7 @@ func (m *Manager) Publish(b store.Batch) {
 	switch {
 	case full:
 		// Counting has fallen behind by a whole window: the writer does it itself.
-		m.FanOut()
+		m.fanOut()
 	case m.listeners.Load() > 0:
 		signal(m.published)
 	default:
@@ -36,10 +36,9 @@ func (m *Manager) Publish(b store.Batch) {
 	}
 }
 
-// FanOut counts for every subscription what was published since the last count,
-// and wakes the connections that have something to send. [Manager.Run] calls it; so
-// does a test that has no such goroutine.
-func (m *Manager) FanOut() {
+// fanOut counts for every subscription what was published since the last count,
+// and wakes the connections that have something to send.
+func (m *Manager) fanOut() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.countLocked()
@@ -60,8 +59,9 @@ func (m *Manager) countLocked() frames.EventCut {
 	if head == from {
 		return head
 	}
+	now := m.o.Clock.Now().Boot
 	for a, sessions := range m.groups {
-		m.tally.count(&a, m.entries, from)
+		m.tally.count(&a, m.entries, from, now)
 		if m.tally.all.frames == 0 && !m.tally.admin {
 			continue
 		}
@@ -120,9 +120,9 @@ func (m *Manager) heaviest(b *subscription, full *quota.Exceeded) *subscription 
 			}
 			s.mu.Lock()
 			for _, c := range s.subs {
-				held := c.charged.frames
+				held := c.charged.plus(c.owed).frames
 				if full.Resource == quota.UnsentBytes {
-					held = c.charged.bytes
+					held = c.charged.plus(c.owed).bytes
 				}
 				if h.sum += held; held > h.most {
 					h.most, h.sub = held, c

@@ -96,7 +96,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-m.published:
-			m.FanOut()
+			m.fanOut()
 			continue
 		case <-m.leases.wake:
 		case <-timer.C():

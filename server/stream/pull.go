@@ -201,7 +201,7 @@ func (p *puller) pull(b *subscription) {
 			return
 		}
 		for _, i := range images {
-			b.first = i.seq()
+			b.aim(i.seq())
 			if !p.take(b, i) {
 				return
 			}

@@ -4,15 +4,22 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"coordinator/frames"
 	"coordinator/server/quota"
 	"coordinator/server/store"
 )
 
-// maxClosed bounds the ids of replaced subscriptions that a connection remembers,
-// so that CREDIT which crossed their end is ignored [D-21].
-const maxClosed = 1024
+const (
+	// maxClosed bounds the ids of replaced subscriptions that a connection
+	// remembers, so that CREDIT which crossed their end is ignored [D-21].
+	maxClosed = 1024
+	// stallTime is how long a transport may take nothing before its peer counts as
+	// one that does not read [D-58]. A peer that only lost the processor for a
+	// moment is not charged for it.
+	stallTime = 50 * time.Millisecond
+)
 
 // A Session is one connection's snapshots, subscriptions and replays. One goroutine
 // makes its requests and one, which may be another, pulls what is to be sent; Close
@@ -39,7 +46,9 @@ type Session struct {
 	mu      sync.Mutex
 	subs    []*subscription // guarded by mu: not closed
 	turn    int             // guarded by mu: whose turn it is to be pulled from first
-	blocked bool            // guarded by mu: the peer does not take what is written
+	stalled bool            // guarded by mu: the transport takes nothing at the moment
+	since   time.Duration   // guarded by mu: boot reading at which that began
+	blocked bool            // guarded by mu: it has lasted for stallTime
 }
 
 // A Reply is what answers one request, in order.
@@ -107,6 +116,7 @@ func (s *Session) find(id frames.SubscriptionID) *subscription {
 func (s *Session) count(t *tally) (owing []*subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.blocked = s.stalled && t.now-s.since >= stallTime
 	due := false
 	for _, b := range s.subs {
 		if !b.add(t) {
@@ -120,29 +130,15 @@ func (s *Session) count(t *tally) (owing []*subscription) {
 	return owing
 }
 
-// Blocked tells whether the transport has stopped taking bytes. What is pending
-// counts as unsent from then on, until it is pulled [D-58].
-func (s *Session) Blocked(blocked bool) {
-	var owing []*subscription
+// Stalled tells whether the transport has stopped taking bytes. When that lasts,
+// all that is pending counts as unsent [D-58].
+func (s *Session) Stalled(now bool) {
 	s.mu.Lock()
-	s.blocked = blocked
-	for _, b := range s.subs {
-		if !blocked || b.state != live {
-			continue
-		}
-		if rest := b.pending.minus(b.charged).minus(b.owed); rest.frames > 0 && !b.charge(rest) {
-			owing = append(owing, b)
-		}
+	defer s.mu.Unlock()
+	if now && !s.stalled {
+		s.since = s.m.o.Clock.Now().Boot
 	}
-	s.mu.Unlock()
-	if len(owing) == 0 {
-		return
-	}
-	s.m.mu.Lock()
-	defer s.m.mu.Unlock()
-	for _, b := range owing {
-		s.m.settle(b)
-	}
+	s.stalled = now
 }
 
 // Subscribe opens a direct subscription behind a cut (protocol.md §10 [D-20]). What
@@ -156,12 +152,14 @@ func (s *Session) Subscribe(req *frames.Subscribe) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	head, err := s.enter(b, req.After)
+	head, stale, err := s.enter(b, req.After)
 	if err != nil {
 		b.slot.Release()
 		return Reply{}, err
 	}
-	s.catchUp(b, req, head)
+	if !stale {
+		s.catchUp(b, req, head)
+	}
 	return Reply{
 		Frames: []frames.Frame{&frames.Subscribed{RequestID: req.RequestID, SubscriptionID: b.id, NextDelivery: 1}},
 		Sent:   b.proceed,
@@ -178,23 +176,23 @@ func (s *Session) checkCredit(count, bytes uint32) error {
 }
 
 // enter adds b behind a cut. From the head that it returns on everything is counted,
-// and charged since b has no credit yet.
-func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.EventCut, err error) {
+// and charged since b has no credit yet. A stale cut has gapped at once.
+func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.EventCut, stale bool, err error) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	head = s.m.joinLocked(s)
 	if after > head {
-		return head, frames.Refuse(frames.CodeMalformedMessage, "the cut is beyond the newest event, %d", head)
+		return head, false, frames.Refuse(frames.CodeMalformedMessage, "the cut is beyond the newest event, %d", head)
 	}
 	b.begin(live, after)
 	b.waiting = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subs = append(s.subs, b)
-	if s.stale(after) {
+	if stale = s.stale(after); stale {
 		b.fail(frames.GapRevisionMismatch)
 	}
-	return head, nil
+	return head, stale, nil
 }
 
 // stale reports whether ADMIN records that the viewer sees have changed behind a
@@ -214,7 +212,7 @@ func (s *Session) catchUp(b *subscription, req *frames.Subscribe, head frames.Ev
 		b.fail(s.logFault(err))
 	default:
 		if k.first != 0 {
-			b.pos, b.first = req.After, k.first
+			b.aim(k.first)
 		}
 		b.pending = b.pending.plus(k.covered).plus(k.held)
 		b.count, b.bytes = req.CreditCount, req.CreditBytes

@@ -2,97 +2,16 @@ package stream
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"coordinator/frames"
-	"coordinator/internal/clock"
 	"coordinator/server/quota"
-	"coordinator/server/store"
-	"coordinator/server/work"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// bench is a store driven by the test itself, which is its writer.
-type bench struct {
-	t      *testing.T
-	store  *store.Store
-	m      *Manager
-	quotas *quota.Server
-	clock  *clock.Manual
-	guard  frames.AuthorityGuard
-	viewer work.Viewer
-	refuse error // what Do answers instead of running
-}
-
-func newBench(t *testing.T) *bench {
-	t.Helper()
-	b := &bench{t: t, clock: clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0), Boot: time.Hour})}
-	dir := t.TempDir()
-	id := newID[frames.CoordinatorID](t)
-	o := store.Options{Manual: true, UnsafeNoSync: true, SegmentBytes: 4 << 20, Clock: b.clock}
-	require.NoError(t, store.Create(dir, store.Genesis{CoordinatorID: id, CreatedAt: time.Unix(1, 0)}, o))
-	var err error
-	b.store, err = store.Open(dir, o)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, b.store.Close()) })
-	b.quotas, err = quota.New(quota.Defaults())
-	require.NoError(t, err)
-	b.guard = frames.AuthorityGuard{CoordinatorID: id, Epoch: 3, Activation: 4, TokenSHA256: [32]byte{5}}
-	b.viewer = work.Viewer{Principal: frames.KeyID{1}, Scope: frames.AllScopes, Capabilities: work.Capabilities &^ frames.CapWithoutOperations}
-	b.m = New(Options{
-		Clock: b.clock, Rand: rand.Reader, Guard: b.guard, Store: b.store,
-		Do: func(_ context.Context, f func(*store.Store) error) error {
-			if b.refuse != nil {
-				return b.refuse
-			}
-			return f(b.store)
-		},
-	})
-	return b
-}
-
-func newID[T ~[16]byte](t *testing.T) T {
-	t.Helper()
-	id, err := frames.NewID[T](rand.Reader)
-	require.NoError(t, err)
-	return id
-}
-
-// put commits one objective, new or replaced.
-func (b *bench) put(id frames.ObjectID, rev frames.ObjectRevision, size int) {
-	b.t.Helper()
-	rec, err := frames.NewRecord(frames.ObjectRef{Kind: frames.KindObjective, ID: id}, rev,
-		&frames.Objective{DocumentSchema: 1, Document: []byte(strings.Repeat("d", size))})
-	require.NoError(b.t, err)
-	tx := b.store.Begin()
-	tx.Emit(frames.EventObjectiveChanged, newID[frames.EventID](b.t), store.Row{Record: rec, Live: true})
-	batch, err := b.store.Commit(tx, b.clock.Now().Wall)
-	require.NoError(b.t, err)
-	b.m.Publish(batch)
-}
-
-func (b *bench) session(limits ...func(*frames.Limits)) *Session {
-	b.t.Helper()
-	account, err := b.quotas.Connect(quota.Principal(b.viewer.Principal))
-	require.NoError(b.t, err)
-	b.t.Cleanup(account.Close)
-	l := frames.ReferenceLimits()
-	for _, f := range limits {
-		f(&l)
-	}
-	s := b.m.NewSession(SessionOptions{Viewer: b.viewer, Limits: l, Account: account})
-	b.t.Cleanup(s.Close)
-	return s
-}
 
 func (b *bench) open(s *Session) *frames.SnapshotBegin {
 	b.t.Helper()

@@ -92,7 +92,8 @@ func (b *subscription) add(t *tally) bool {
 	}
 	if t.all.frames > 0 {
 		if b.pending.frames == 0 {
-			b.pos, b.first, b.starved = t.from, t.first, false
+			b.starved = false
+			b.aim(t.first)
 		}
 		b.pending = b.pending.plus(t.all)
 	}
@@ -103,10 +104,19 @@ func (b *subscription) add(t *tally) bool {
 	return b.charge(b.excess(t))
 }
 
-// excess is the part of the newest events, which pending includes already, that
-// credit does not cover or that a peer keeps back.
+// aim makes an event the first that is pending.
+func (b *subscription) aim(first frames.EventSequence) {
+	b.first, b.pos = first, frames.EventCut(first)-1
+}
+
+// excess is what has to be charged once the newest events, which pending includes
+// already, have come: what of them credit does not cover, or everything when the peer
+// does not read.
 func (b *subscription) excess(t *tally) volume {
-	if b.s.blocked || b.charged.frames+b.owed.frames > 0 {
+	if b.s.blocked {
+		return b.pending.minus(b.charged).minus(b.owed)
+	}
+	if b.charged.frames+b.owed.frames > 0 {
 		return t.all
 	}
 	before := b.pending.minus(t.all)
