@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"coordinator/frames"
+	"coordinator/internal/boltfile"
 	"coordinator/internal/durable"
 
 	"github.com/stretchr/testify/require"
@@ -74,15 +75,10 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 // livePages are the pages that bbolt would read.
 func livePages(t *testing.T, file []byte) map[int]bool {
 	t.Helper()
-	r := &boltReader{buf: file, seen: map[uint64]bool{0: true, 1: true}}
-	m, err := r.metas()
+	c, err := boltfile.Read(file, bucketName)
 	require.NoError(t, err)
-	var root, pairs []boltPair
-	var buckets []bool
-	require.NoError(t, r.walk(m.root, 0, &root, &buckets))
-	require.NoError(t, r.bucket(root[0].value, &pairs, &buckets))
-	live := map[int]bool{int(m.freelist): true}
-	for id := range r.seen {
+	live := map[int]bool{}
+	for _, id := range c.Used {
 		live[int(id)] = true
 	}
 	return live
@@ -219,11 +215,11 @@ func TestCheckerAgreesWithBolt(t *testing.T) {
 		}))
 		file, err := os.ReadFile(path)
 		require.NoError(t, err)
-		c, err := readBolt(file, bucketName)
+		c, err := boltfile.Read(file, bucketName)
 		require.NoError(t, err, "round %d", round)
 		got := map[string]string{}
-		for _, p := range c.pairs {
-			got[string(p.key)] = string(p.value)
+		for _, p := range c.Buckets[bucketName] {
+			got[string(p.Key)] = string(p.Value)
 		}
 		require.Equal(t, want, got)
 	}

@@ -5,30 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 	"coordinator/internal/clock"
-	"coordinator/internal/sock"
 )
 
-const (
-	// defaultTimeout bounds one call beside its context, so that a witness that hangs never
-	// holds a caller that gave no deadline.
-	defaultTimeout = 10 * time.Second
-	// grantYears is how long a connection asks its grant to last; the registry's own expiry
-	// ends it sooner.
-	grantYears = 10
-)
+// defaultTimeout bounds one call beside its context, so that a witness that hangs never
+// holds a caller that gave no deadline.
+const defaultTimeout = 10 * time.Second
 
 // ClientOptions configure [NewClient].
 type ClientOptions struct {
 	// Socket is the path of the witness's Unix socket. Dial, such as a [QUICDialer], replaces it.
 	Socket string
-	Dial   func(ctx context.Context) (net.Conn, handshake.Channel, error)
+	Dial   link.Dialer
 	// Pin is the fingerprint of the witness's key, WitnessID its id. Anybody else is
 	// [ErrImpostor].
 	Pin       frames.Fingerprint
@@ -53,7 +47,7 @@ type Client struct {
 	done chan struct{} // closed by Close
 	once sync.Once
 
-	cur  *session         // owned by the turn
+	cur  *clientSession   // owned by the turn
 	next frames.RequestID // owned by the turn
 }
 
@@ -78,17 +72,17 @@ func NewClient(o ClientOptions) (*Client, error) {
 		o.Timeout = defaultTimeout
 	}
 	if o.Dial == nil {
-		o.Dial = func(ctx context.Context) (net.Conn, handshake.Channel, error) {
-			c, err := sock.Dial(ctx, o.Socket)
-			if err != nil {
-				return nil, nil, err
-			}
-			return c, handshake.UDSPeer{Cred: sock.SelfCred()}, nil
-		}
+		o.Dial = link.SocketDialer(o.Socket)
 	}
 	c := &Client{opt: o, turn: make(chan struct{}, 1), done: make(chan struct{})}
 	c.turn <- struct{}{}
 	return c, nil
+}
+
+// QUICDialer is a Dial for [ClientOptions] that connects to addr, host:port, where the witness
+// must show the pinned key.
+func QUICDialer(addr string, pin frames.Fingerprint, clk clock.Clock) link.Dialer {
+	return namespace.QUICDialer(addr, pin, clk)
 }
 
 // Dial makes a client and connects it, so that a wrong pin, key or path shows at once.
@@ -126,11 +120,11 @@ func (c *Client) Activate(ctx context.Context, epoch frames.AuthorityEpoch, inc 
 	var cert frames.Certificate
 	err := c.call(ctx, "activate", false, leaseSecs, func(id frames.RequestID) frames.Frame {
 		return &Activate{RequestID: id, CoordinatorID: c.opt.CoordinatorID, Epoch: epoch, IncarnationID: inc, LeaseSecs: leaseSecs}
-	}, func(s *session, f frames.Frame) error {
+	}, func(s *clientSession, f frames.Frame) error {
 		var err error
 		cert, err = c.certificate(s, f)
 		if err == nil && (cert.Epoch != epoch || cert.IncarnationID != inc) {
-			err = fmt.Errorf("%w: the certificate is for another request", ErrImpostor)
+			err = impostor("the certificate is for another request")
 		}
 		return err
 	})
@@ -143,12 +137,12 @@ func (c *Client) Renew(ctx context.Context, cur frames.Certificate, leaseSecs ui
 	err := c.call(ctx, "renew", true, leaseSecs, func(id frames.RequestID) frames.Frame {
 		return &Renew{RequestID: id, CoordinatorID: c.opt.CoordinatorID, Epoch: cur.Epoch, Activation: cur.Activation,
 			IncarnationID: cur.IncarnationID, Token: cur.Token, LeaseSecs: leaseSecs}
-	}, func(s *session, f frames.Frame) error {
+	}, func(s *clientSession, f frames.Frame) error {
 		var err error
 		cert, err = c.certificate(s, f)
 		if err == nil && (cert.Epoch != cur.Epoch || cert.Activation != cur.Activation ||
 			cert.IncarnationID != cur.IncarnationID || cert.Token != cur.Token) {
-			err = fmt.Errorf("%w: the certificate is for another activation", ErrImpostor)
+			err = impostor("the certificate is for another activation")
 		}
 		return err
 	})
@@ -159,7 +153,7 @@ func (c *Client) Renew(ctx context.Context, cur frames.Certificate, leaseSecs ui
 func (c *Client) Relinquish(ctx context.Context, cur frames.Certificate) error {
 	return c.call(ctx, "relinquish", true, 1, func(id frames.RequestID) frames.Frame {
 		return &Relinquish{RequestID: id, CoordinatorID: c.opt.CoordinatorID, Token: cur.Token, IncarnationID: cur.IncarnationID}
-	}, func(_ *session, f frames.Frame) error {
+	}, func(_ *clientSession, f frames.Frame) error {
 		if _, ok := f.(*frames.Ack); !ok {
 			return errWrongReply
 		}
@@ -172,14 +166,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	var s Status
 	err := c.call(ctx, "status", true, 1, func(id frames.RequestID) frames.Frame {
 		return &GetStatus{RequestID: id, CoordinatorID: c.opt.CoordinatorID}
-	}, func(_ *session, f frames.Frame) error {
+	}, func(_ *clientSession, f frames.Frame) error {
 		r, ok := f.(*StatusReply)
 		if !ok {
 			return errWrongReply
 		}
 		// A live lease never has more left; a larger number would be waited for.
 		if r.LeaseRemaining > MaxLeaseSecs {
-			return fmt.Errorf("%w: a lease of %d s", ErrImpostor, r.LeaseRemaining)
+			return impostor("a lease of %d s", r.LeaseRemaining)
 		}
 		s = Status{LastEpoch: r.LastEpoch, Activation: r.Activation, LeaseRemaining: time.Duration(r.LeaseRemaining) * time.Second}
 		return nil
@@ -191,14 +185,14 @@ var errWrongReply = errors.New("the reply has the wrong type")
 
 // certificate checks a CERTIFICATE against the pins. The wall clock has no part in it: the
 // coordinator counts on BOOTTIME from its own request ([D-9]).
-func (c *Client) certificate(s *session, f frames.Frame) (frames.Certificate, error) {
+func (c *Client) certificate(s *clientSession, f frames.Frame) (frames.Certificate, error) {
 	r, ok := f.(*CertificateReply)
 	if !ok {
 		return frames.Certificate{}, errWrongReply
 	}
 	pins := handshake.Pins{WitnessID: c.opt.WitnessID, WitnessPublicKey: s.authority, CoordinatorID: c.opt.CoordinatorID}
 	if err := handshake.VerifySigned(&r.Certificate, pins); err != nil {
-		return frames.Certificate{}, fmt.Errorf("%w: %w", ErrImpostor, err)
+		return frames.Certificate{}, impostor("%w", err)
 	}
 	return r.Certificate, nil
 }
@@ -247,7 +241,7 @@ func (c *Client) exclusive(ctx context.Context, fn func(context.Context) error) 
 
 // call sends one request and checks its reply. A connection that broke since it was last used
 // is replaced; a request that may be repeated is then sent once more.
-func (c *Client) call(ctx context.Context, op string, again bool, leaseSecs uint16, request func(frames.RequestID) frames.Frame, check func(*session, frames.Frame) error) error {
+func (c *Client) call(ctx context.Context, op string, again bool, leaseSecs uint16, request func(frames.RequestID) frames.Frame, check func(*clientSession, frames.Frame) error) error {
 	err := c.exclusive(ctx, func(ctx context.Context) error {
 		for {
 			s, fresh, err := c.session(ctx)
@@ -289,7 +283,7 @@ func (c *Client) call(ctx context.Context, op string, again bool, leaseSecs uint
 }
 
 // session returns the connection, a fresh one when there is none that works.
-func (c *Client) session(ctx context.Context) (s *session, fresh bool, err error) {
+func (c *Client) session(ctx context.Context) (s *clientSession, fresh bool, err error) {
 	if c.cur != nil {
 		select {
 		case <-c.cur.ended:

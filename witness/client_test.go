@@ -16,6 +16,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 	"coordinator/internal/clock"
 	"coordinator/internal/sock"
 
@@ -190,16 +191,16 @@ func fakeWitness(t *testing.T, key handshake.Signer, id frames.WitnessID, reply 
 		defer server.Close()
 		s := handshake.Server{Service: HandshakeService(), Authority: key, Incarnation: incB,
 			Registry: handshake.StaticRegistry([]handshake.Record{linkRecord(ScopeAll)}), Rand: rand.Reader, Clock: clock.Runtime()}
-		r := newFrameReader(server)
-		f, err := r.next(anyType)
+		r := link.NewReader(server, namespace)
+		f, err := r.Next(anyType)
 		if err != nil {
 			return
 		}
 		x, challenge, err := s.Challenge(&f.(*LinkHello).Offer, handshake.UDSPeer{Cred: sock.SelfCred()})
-		if err != nil || writeFrame(server, challenge) != nil {
+		if err != nil || link.WriteFrame(server, challenge) != nil {
 			return
 		}
-		if f, err = r.next(anyType); err != nil {
+		if f, err = r.Next(anyType); err != nil {
 			return
 		}
 		grant, err := x.Finish(f.(*frames.WorkloadResponse))
@@ -207,14 +208,14 @@ func fakeWitness(t *testing.T, key handshake.Signer, id frames.WitnessID, reply 
 			return
 		}
 		defer grant.Release()
-		if writeFrame(server, &WitnessHelloOK{Version: frames.CurrentVersion(), WitnessID: id, Grant: grant.Wire(), MaxLeaseSecs: 60}) != nil {
+		if link.WriteFrame(server, &WitnessHelloOK{Version: frames.CurrentVersion(), WitnessID: id, Grant: grant.Wire(), MaxLeaseSecs: 60}) != nil {
 			return
 		}
 		for {
-			if f, err = r.next(anyType); err != nil {
+			if f, err = r.Next(anyType); err != nil {
 				return
 			}
-			if f = reply(f); f == nil || writeFrame(server, f) != nil {
+			if f = reply(f); f == nil || link.WriteFrame(server, f) != nil {
 				return
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"coordinator/frames"
+	"coordinator/handshake/link"
 )
 
 // Causes that callers match.
@@ -16,8 +17,12 @@ var (
 	ErrClosed = errors.New("closed")
 	// ErrImpostor says that the other side is not the pinned witness, or that it signed
 	// something that the pinned witness would not sign.
-	ErrImpostor = errors.New("not the pinned witness")
+	ErrImpostor = link.ErrImpostor
 )
+
+func impostor(format string, args ...any) error {
+	return &link.ImpostorError{Peer: "witness", Cause: fmt.Errorf(format, args...)}
+}
 
 // A RefusedError is the witness's own answer no. Any other error of an [Authority] means
 // that there is no answer: the request may or may not have been carried out.

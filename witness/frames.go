@@ -1,10 +1,9 @@
 package witness
 
 import (
-	"fmt"
-
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/handshake/link"
 )
 
 // Names and limits of the witness link (links.md).
@@ -33,7 +32,7 @@ func ScopeNames() map[string]uint64 {
 // Type numbers of the link's own frames. Proof, ACK, PING, PONG and ERROR have the numbers
 // and the form of the endpoint's.
 const (
-	TypeLinkHello      frames.Type = 0x01
+	TypeLinkHello                  = link.TypeHello
 	TypeActivate       frames.Type = 0x10
 	TypeRenew          frames.Type = 0x11
 	TypeRelinquish     frames.Type = 0x12
@@ -43,30 +42,8 @@ const (
 	TypeStatus         frames.Type = 0x91
 )
 
-// LinkHello opens an internal link, client to server.
-//
-//	1 protocol_major u16    4 client_name str<=128
-//	2 protocol_minor u16    5 workload_offer WorkloadOffer
-//	3 protocol_patch u16    6 coordinator_id bytes16
-//
-// As with COORD_HELLO an absent offer decodes, because it is a failed authentication and not
-// a bad form (protocol.md [D-38]).
-type LinkHello struct {
-	Version       frames.Version
-	Name          string
-	HasOffer      bool
-	Offer         frames.WorkloadOffer
-	CoordinatorID frames.CoordinatorID
-}
-
-func (*LinkHello) Type() frames.Type { return TypeLinkHello }
-
-func (m *LinkHello) Layout(b *codec.Body) {
-	m.Version.Layout(b)
-	codec.Str(b, 4, &m.Name, frames.MaxName)
-	codec.OptNested(b, 5, &m.HasOffer, &m.Offer, frames.MaxHandshakeBytes)
-	codec.ID16(b, 6, &m.CoordinatorID)
-}
+// LinkHello opens the link, client to server; both internal links have it.
+type LinkHello = link.Hello
 
 // WitnessHelloOK ends the handshake, server to client.
 //
@@ -81,6 +58,9 @@ type WitnessHelloOK struct {
 }
 
 func (*WitnessHelloOK) Type() frames.Type { return TypeWitnessHelloOK }
+
+// Answer is what every HELLO_OK of a link carries.
+func (m *WitnessHelloOK) Answer() (frames.Version, *frames.WorkloadGrant) { return m.Version, &m.Grant }
 
 func (m *WitnessHelloOK) Layout(b *codec.Body) {
 	m.Version.Layout(b)
@@ -211,43 +191,23 @@ func (m *StatusReply) Layout(b *codec.Body) {
 	codec.U64(b, 4, &m.LeaseRemaining)
 }
 
-// linkFrames are all frames of the link.
-var linkFrames = map[frames.Type]func() frames.Frame{
-	TypeLinkHello:                func() frames.Frame { return new(LinkHello) },
-	frames.TypeWorkloadChallenge: func() frames.Frame { return new(frames.WorkloadChallenge) },
-	frames.TypeWorkloadResponse:  func() frames.Frame { return new(frames.WorkloadResponse) },
-	TypeWitnessHelloOK:           func() frames.Frame { return new(WitnessHelloOK) },
-	TypeActivate:                 func() frames.Frame { return new(Activate) },
-	TypeRenew:                    func() frames.Frame { return new(Renew) },
-	TypeRelinquish:               func() frames.Frame { return new(Relinquish) },
-	TypeGetStatus:                func() frames.Frame { return new(GetStatus) },
-	TypeCertificate:              func() frames.Frame { return new(CertificateReply) },
-	TypeStatus:                   func() frames.Frame { return new(StatusReply) },
-	frames.TypeAck:               func() frames.Frame { return new(frames.Ack) },
-	frames.TypePing:              func() frames.Frame { return new(frames.Ping) },
-	frames.TypePong:              func() frames.Frame { return new(frames.Pong) },
-	frames.TypeCoordError:        func() frames.Frame { return new(frames.CoordError) },
+// namespace is the witness link.
+var namespace = &link.Namespace{
+	Service: HandshakeService(), Peer: "witness", MaxFrame: MaxFrameBytes,
+	Frames: map[frames.Type]func() frames.Frame{
+		TypeWitnessHelloOK: func() frames.Frame { return new(WitnessHelloOK) },
+		TypeActivate:       func() frames.Frame { return new(Activate) },
+		TypeRenew:          func() frames.Frame { return new(Renew) },
+		TypeRelinquish:     func() frames.Frame { return new(Relinquish) },
+		TypeGetStatus:      func() frames.Frame { return new(GetStatus) },
+		TypeCertificate:    func() frames.Frame { return new(CertificateReply) },
+		TypeStatus:         func() frames.Frame { return new(StatusReply) },
+	},
 }
 
 // DecodeFrame parses the body of a frame of the witness link. A type that the link does not
 // have is PROTOCOL_ERROR; byte slices alias body.
-func DecodeFrame(t frames.Type, body []byte) (frames.Frame, error) {
-	fresh, ok := linkFrames[t]
-	if !ok {
-		return nil, frames.Refuse(frames.CodeProtocolError, "unknown frame type")
-	}
-	f := fresh()
-	if err := codec.Decode(f, body); err != nil {
-		return nil, fmt.Errorf("frame %#02x: %w", uint8(t), err)
-	}
-	return f, nil
-}
+func DecodeFrame(t frames.Type, body []byte) (frames.Frame, error) { return namespace.Decode(t, body) }
 
 // AppendFrame appends f as a whole outer frame; it fails where DecodeFrame would refuse it.
-func AppendFrame(dst []byte, f frames.Frame) ([]byte, error) {
-	out, err := codec.AppendFrame(dst, uint8(f.Type()), f)
-	if err != nil {
-		return dst, fmt.Errorf("encode frame %#02x: %w", uint8(f.Type()), err)
-	}
-	return out, nil
-}
+func AppendFrame(dst []byte, f frames.Frame) ([]byte, error) { return link.Append(dst, f) }

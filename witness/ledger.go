@@ -4,12 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime/debug"
-	"time"
 
 	"coordinator/frames"
+	"coordinator/internal/boltfile"
 	"coordinator/internal/durable"
 
 	bolt "go.etcd.io/bbolt"
@@ -25,9 +22,6 @@ const (
 	// maxStateFile bounds what is read at start. A lease takes about 300 bytes and only keys
 	// in the registry can make one.
 	maxStateFile = 256 << 20
-	// fileLockWait bounds bbolt's own lock. The directory lock is already ours, so only a
-	// foreign tool that reads the file can hold it.
-	fileLockWait = time.Second
 )
 
 // A ledger is the durable side of a Witness: the last lease of each coordinator in one bbolt
@@ -40,27 +34,7 @@ type ledger struct {
 
 // createLedger makes an empty state file and refuses to touch an existing one.
 func createLedger(path string, id frames.WitnessID) error {
-	if _, err := os.Lstat(path); err == nil {
-		return fmt.Errorf("create %s: %w", path, fs.ErrExist)
-	}
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	defer os.Remove(tmp)
-	l, err := openBolt(tmp, os.OpenFile)
-	if err != nil {
-		return err
-	}
-	l.witness = id
-	err = l.update(nil, func(*bolt.Bucket) error { return nil })
-	if err = errors.Join(err, l.close()); err != nil {
-		return fmt.Errorf("create %s: %w", path, err)
-	}
-	if err := os.Link(tmp, path); err != nil { // unlike a rename, refuses an existing name
-		return err
-	}
-	return durable.SyncDir(filepath.Dir(path))
+	return boltfile.Create(path, func(tx *bolt.Tx) error { return putHeader(tx, id, 0) })
 }
 
 // openLedger checks the file at path and returns it with all its leases.
@@ -72,14 +46,11 @@ func openLedger(path string, id frames.WitnessID) (*ledger, map[frames.Coordinat
 	if head.Witness != id {
 		return nil, nil, &IdentityError{File: path, Have: head.Witness, Want: id}
 	}
-	l, err := openBolt(path, func(name string, flag int, perm os.FileMode) (*os.File, error) {
-		return os.OpenFile(name, flag&^os.O_CREATE, perm)
-	})
+	db, err := boltfile.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	l.witness, l.count = id, head.Leases
-	return l, leases, nil
+	return &ledger{db: db, witness: id, count: head.Leases}, leases, nil
 }
 
 // readLedger checks the whole file without opening it for writing.
@@ -105,28 +76,28 @@ func readLedger(path string) (header, map[frames.CoordinatorID]*lease, error) {
 // of it stems from the newest transaction.
 func parseLedger(file []byte) (header, map[frames.CoordinatorID]*lease, error) {
 	var head header
-	c, err := readBolt(file, bucketName)
+	c, err := boltfile.Read(file, bucketName)
 	if err != nil {
 		return head, nil, err
 	}
 	leases := make(map[frames.CoordinatorID]*lease)
 	found := false
-	for _, p := range c.pairs {
-		if string(p.key) == headerKey {
-			if err := unseal(p.key, p.value, &head); err != nil {
+	for _, p := range c.Buckets[bucketName] {
+		if string(p.Key) == headerKey {
+			if err := unseal(p.Key, p.Value, &head); err != nil {
 				return head, nil, fmt.Errorf("header: %w", err)
 			}
 			found = true
 			continue
 		}
-		if len(p.key) != len(frames.CoordinatorID{}) {
-			return head, nil, fmt.Errorf("a key of %d bytes", len(p.key))
+		if len(p.Key) != len(frames.CoordinatorID{}) {
+			return head, nil, fmt.Errorf("a key of %d bytes", len(p.Key))
 		}
 		g := new(lease)
-		if err := unseal(p.key, p.value, g); err != nil {
-			return head, nil, fmt.Errorf("lease of coordinator %x: %w", p.key, err)
+		if err := unseal(p.Key, p.Value, g); err != nil {
+			return head, nil, fmt.Errorf("lease of coordinator %x: %w", p.Key, err)
 		}
-		leases[frames.CoordinatorID(p.key)] = g
+		leases[frames.CoordinatorID(p.Key)] = g
 	}
 	switch {
 	case !found:
@@ -135,26 +106,10 @@ func parseLedger(file []byte) (header, map[frames.CoordinatorID]*lease, error) {
 		return head, nil, &SchemaError{Have: head.Schema, Want: schema}
 	case int(head.Leases) != len(leases):
 		return head, nil, fmt.Errorf("%d leases, the header counts %d", len(leases), head.Leases)
-	case head.TxID != c.txid:
-		return head, nil, fmt.Errorf("the header is of transaction %d, the file of %d", head.TxID, c.txid)
+	case head.TxID != c.TxID:
+		return head, nil, fmt.Errorf("the header is of transaction %d, the file of %d", head.TxID, c.TxID)
 	}
 	return head, leases, nil
-}
-
-func openBolt(path string, open func(string, int, os.FileMode) (*os.File, error)) (*ledger, error) {
-	l := new(ledger)
-	err := guarded(func() (err error) {
-		l.db, err = bolt.Open(path, durable.PrivateFile, &bolt.Options{
-			Timeout:      fileLockWait,
-			FreelistType: bolt.FreelistMapType,
-			OpenFile:     open,
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	return l, nil
 }
 
 // put makes leases durable, all or none. After an error nobody knows which.
@@ -176,7 +131,7 @@ func (l *ledger) put(leases map[frames.CoordinatorID]*lease) error {
 // update runs one transaction that also rewrites the header.
 func (l *ledger) update(adds map[frames.CoordinatorID]*lease, fn func(*bolt.Bucket) error) error {
 	count := l.count
-	err := guarded(func() error {
+	err := boltfile.Guard(func() error {
 		return l.db.Update(func(tx *bolt.Tx) error {
 			b, err := tx.CreateBucketIfNotExists([]byte(bucketName))
 			if err != nil {
@@ -190,12 +145,7 @@ func (l *ledger) update(adds map[frames.CoordinatorID]*lease, fn func(*bolt.Buck
 			if err := fn(b); err != nil {
 				return err
 			}
-			head := header{Schema: schema, Witness: l.witness, Leases: count, TxID: uint64(tx.ID())}
-			value, err := seal([]byte(headerKey), &head)
-			if err != nil {
-				return err
-			}
-			return b.Put([]byte(headerKey), value)
+			return putHeader(tx, l.witness, count)
 		})
 	})
 	if err == nil {
@@ -204,15 +154,18 @@ func (l *ledger) update(adds map[frames.CoordinatorID]*lease, fn func(*bolt.Buck
 	return err
 }
 
-func (l *ledger) close() error { return guarded(l.db.Close) }
+func (l *ledger) close() error { return boltfile.Guard(l.db.Close) }
 
-// guarded turns a panic or a memory fault inside bbolt into an error.
-func guarded(fn func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("bbolt failed: %v", p)
-		}
-	}()
-	return fn()
+// putHeader rewrites the header, as every transaction does.
+func putHeader(tx *bolt.Tx, id frames.WitnessID, leases uint32) error {
+	b, err := tx.CreateBucketIfNotExists([]byte(bucketName))
+	if err != nil {
+		return err
+	}
+	head := header{Schema: schema, Witness: id, Leases: leases, TxID: uint64(tx.ID())}
+	value, err := seal([]byte(headerKey), &head)
+	if err != nil {
+		return err
+	}
+	return b.Put([]byte(headerKey), value)
 }

@@ -13,6 +13,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 	"coordinator/internal/clock"
 	"coordinator/internal/sock"
 
@@ -86,13 +87,13 @@ func (r *rig) peer() *peer { return newPeer(r.t, r.connect()) }
 type peer struct {
 	t      *testing.T
 	nc     net.Conn
-	r      *frameReader
+	r      *link.Reader
 	prover handshake.Client
 	hello  LinkHello
 }
 
 func newPeer(t *testing.T, nc net.Conn) *peer {
-	p := &peer{t: t, nc: nc, r: newFrameReader(nc),
+	p := &peer{t: t, nc: nc, r: link.NewReader(nc, namespace),
 		prover: handshake.Client{Service: HandshakeService(), Key: linkKey, Pin: handshake.FingerprintOf(signKey.Public())}}
 	offer, err := p.prover.NewOffer(rand.Reader)
 	require.NoError(t, err)
@@ -102,14 +103,14 @@ func newPeer(t *testing.T, nc net.Conn) *peer {
 
 func (p *peer) send(f frames.Frame) {
 	p.t.Helper()
-	require.NoError(p.t, writeFrame(p.nc, f))
+	require.NoError(p.t, link.WriteFrame(p.nc, f))
 }
 
 func anyType(frames.Type) bool { return true }
 
 func (p *peer) recv() frames.Frame {
 	p.t.Helper()
-	f, err := p.r.next(anyType)
+	f, err := p.r.Next(anyType)
 	require.NoError(p.t, err)
 	return f
 }
@@ -127,7 +128,7 @@ func (p *peer) wantError(code frames.Code, id frames.RequestID) *frames.CoordErr
 
 func (p *peer) wantEnd() {
 	p.t.Helper()
-	_, err := p.r.next(anyType)
+	_, err := p.r.Next(anyType)
 	require.ErrorIs(p.t, err, io.EOF)
 }
 
@@ -290,7 +291,7 @@ func TestC04_FailedProofsLookAlike(t *testing.T) {
 				p := newRig(t, nil, tt.record).peer()
 				tt.act(p)
 				e := p.wantError(frames.CodeAuthenticationFailed, 0)
-				require.Equal(t, authFailed, e.Message)
+				require.Equal(t, link.AuthFailed, e.Message)
 			})
 		})
 	}
@@ -405,7 +406,7 @@ func endsAfter(t *testing.T, drive func(r *rig, p *peer)) (d time.Duration) {
 // drain reads until the connection ends, answering nothing.
 func (p *peer) drain() (pings int) {
 	for {
-		f, err := p.r.next(anyType)
+		f, err := p.r.Next(anyType)
 		if err != nil {
 			return pings
 		}
@@ -438,7 +439,7 @@ func TestDeadlinesOfAConnection(t *testing.T) {
 		p.drain()
 	}), "half a header")
 	require.Equal(t, 10*time.Second, endsAfter(t, func(_ *rig, p *peer) {
-		stop := every(time.Second, func() error { return writeFrame(p.nc, &frames.Ping{}) })
+		stop := every(time.Second, func() error { return link.WriteFrame(p.nc, &frames.Ping{}) })
 		p.drain() // pings prolong nothing
 		stop()
 	}), "pings instead of a hello")
@@ -479,8 +480,8 @@ func TestPeerThatNeverReads(t *testing.T) {
 	d := endsAfter(t, func(r *rig, p *peer) {
 		p.ready()
 		for i := frames.RequestID(1); ; i++ {
-			if writeFrame(p.nc, &GetStatus{RequestID: i, CoordinatorID: coordA}) != nil {
-				require.Less(t, i, frames.RequestID(outFrames+5))
+			if link.WriteFrame(p.nc, &GetStatus{RequestID: i, CoordinatorID: coordA}) != nil {
+				require.Less(t, i, frames.RequestID(32+5))
 				return
 			}
 		}
@@ -522,7 +523,7 @@ func TestUnauthenticatedConnectionsAreBounded(t *testing.T) {
 		keep := r.peer()
 		keep.ready() // proved connections do not count
 		var waiting []*peer
-		for range defaultUnauthenticated {
+		for range link.DefaultUnauthenticated {
 			waiting = append(waiting, r.peer())
 		}
 		synctest.Wait()
@@ -534,7 +535,7 @@ func TestUnauthenticatedConnectionsAreBounded(t *testing.T) {
 		for _, p := range waiting {
 			p.wantEnd()
 		}
-		require.Equal(t, firstFrameWait, time.Since(start))
+		require.Equal(t, 5*time.Second, time.Since(start))
 		r.peer().ready() // room again
 	})
 }

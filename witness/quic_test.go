@@ -12,6 +12,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 	"coordinator/internal/clock"
 	"coordinator/internal/quicnet"
 	"coordinator/internal/sock"
@@ -191,7 +192,7 @@ func TestQUICUnauthenticatedAreBounded(t *testing.T) {
 	proved := s.client(t, nil)
 	require.NoError(t, proved.Connect(t.Context()))
 	var busy error
-	for range defaultUnauthenticated {
+	for range link.DefaultUnauthenticated {
 		nc, _, err := s.dial(t.Context())
 		if err != nil {
 			busy = err

@@ -1,32 +1,15 @@
 package witness
 
 import (
-	"encoding/binary"
-	"errors"
-	"hash/crc32"
 	"time"
 
 	"coordinator/codec"
 	"coordinator/frames"
-)
-
-// What every stored value begins and ends with: a version byte, and a CRC32C over the key,
-// the version and the fields. The key is covered too, or a flipped key bit would make a
-// coordinator look as if it had never been activated.
-const (
-	valueVersion = 1
-	crcSize      = 4
+	"coordinator/internal/boltfile"
 )
 
 // maxBootID bounds the text of a boot id; the kernel's has 36 characters.
 const maxBootID = 128
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-var (
-	errValueCRC     = errors.New("checksum does not match")
-	errValueVersion = errors.New("unknown value version")
-)
 
 // A lease is all that is kept for one coordinator: its last activation (links.md, Witness).
 type lease struct {
@@ -91,25 +74,14 @@ func (h *header) Image(i *codec.Image) {
 
 // seal encodes v as a stored value of key.
 func seal(key []byte, v codec.Value) ([]byte, error) {
-	out, err := codec.EncodeImage([]byte{valueVersion}, v)
-	if err != nil {
-		return nil, err
-	}
-	return binary.BigEndian.AppendUint32(out, valueCRC(key, out)), nil
+	return boltfile.Seal(key, func(dst []byte) ([]byte, error) { return codec.EncodeImage(dst, v) })
 }
 
 // unseal checks and decodes a stored value of key.
 func unseal(key, value []byte, v codec.Value) error {
-	n := len(value) - crcSize
-	if n < 1 || binary.BigEndian.Uint32(value[n:]) != valueCRC(key, value[:n]) {
-		return errValueCRC
+	fields, err := boltfile.Unseal(key, value)
+	if err != nil {
+		return err
 	}
-	if value[0] != valueVersion {
-		return errValueVersion
-	}
-	return codec.DecodeImage(v, value[1:n])
-}
-
-func valueCRC(key, value []byte) uint32 {
-	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
+	return codec.DecodeImage(v, fields)
 }

@@ -4,33 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
-	"sync"
-	"syscall"
-	"time"
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 	"coordinator/internal/clock"
-	"coordinator/internal/sock"
-)
-
-// Defaults of [ServerOptions] and the fixed times of a connection (protocol.md [D-7], [D-13]).
-const (
-	defaultUnauthenticated = 64
-	defaultConnections     = 256
-	defaultPerKey          = 16
-
-	firstFrameWait = 5 * time.Second  // accept to the first frame
-	helloWait      = 10 * time.Second // accept to HELLO_OK
-	responseWait   = 5 * time.Second  // challenge to response (§5.5)
-	pingAfter      = 15 * time.Second // of silence
-	closeAfter     = 45 * time.Second // of silence
-
-	// acceptPause is how long accepting rests when descriptors or memory have run out.
-	acceptPause = 100 * time.Millisecond
+	"coordinator/internal/failpoint"
 )
 
 // ServerOptions configure [NewServer].
@@ -54,165 +34,108 @@ func HandshakeService() handshake.Service {
 	return handshake.Service{Name: Service, Major: frames.VersionMajor, Minor: frames.VersionMinor, Scopes: ScopeAll}
 }
 
-// A Server speaks the witness link. It knows no transport: [Server.Serve] feeds it from a Unix
-// socket, [Server.ServeQUIC] from QUIC, and another one may call [Server.ServeConn].
-type Server struct {
-	opt ServerOptions
-	log *slog.Logger
+// A Server speaks the witness link. Its errors match [ErrFailed] once the witness could not
+// store a grant.
+type Server struct{ *link.Server }
 
-	mu       sync.Mutex
-	pending  int                  // guarded by mu; connections before HELLO_OK
-	settled  int                  // guarded by mu; connections after it
-	perKey   map[frames.KeyID]int // guarded by mu; of the settled ones
-	lastSkip time.Duration        // guarded by mu; BOOTTIME of the last line about a full house
-}
+// A Listener is what [Server.Serve] accepts from.
+type Listener = link.Listener
 
 // NewServer makes a server over w.
 func NewServer(o ServerOptions) (*Server, error) {
-	if o.Witness == nil || o.Handshake == nil || o.Clock == nil {
-		return nil, errors.New("witness server: witness, handshake or clock is missing")
+	if o.Witness == nil {
+		return nil, errors.New("witness server: the witness is missing")
 	}
-	if o.MaxUnauthenticated == 0 {
-		o.MaxUnauthenticated = defaultUnauthenticated
-	}
-	if o.MaxConnections == 0 {
-		o.MaxConnections = defaultConnections
-	}
-	if o.MaxPerKey == 0 {
-		o.MaxPerKey = defaultPerKey
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Server{opt: o, log: o.Logger, perKey: map[frames.KeyID]int{}}, nil
-}
-
-// A Listener is what Serve accepts from; *sock.Listener is one.
-type Listener interface {
-	Accept() (*net.UnixConn, error)
-	Close() error
-}
-
-// Serve accepts connections of this process's own user until ctx ends, then closes l and all
-// connections and returns nil once every goroutine has ended. It returns an error matching
-// [ErrFailed] as soon as the witness could not store a grant, and the listener's error when
-// that fails for good.
-func (s *Server) Serve(ctx context.Context, l Listener) error {
-	return s.serve(ctx, l, func() (func(context.Context) error, error) {
-		c, err := l.Accept()
-		if err != nil {
-			return nil, err
-		}
-		return func(ctx context.Context) error { return s.serveUnix(ctx, c) }, nil
+	s, err := link.NewServer(link.ServerOptions{
+		Namespace: namespace, Failed: ErrFailed, Handshake: o.Handshake, Clock: o.Clock,
+		MaxUnauthenticated: o.MaxUnauthenticated, MaxConnections: o.MaxConnections, MaxPerKey: o.MaxPerKey,
+		Logger: o.Logger,
+		Open: func(c *link.Conn) (link.HelloOK, link.Session) {
+			return &WitnessHelloOK{
+				Version: frames.CurrentVersion(), WitnessID: o.Witness.ID(),
+				MaxLeaseSecs: o.Witness.MaxLeaseSecs(), Grant: c.Grant(),
+			}, &session{w: o.Witness, c: c}
+		},
 	})
+	return &Server{s}, err
 }
 
-// serve is the accept loop of any transport. next waits for a connection and returns what
-// serves it and closes it, even when its context has already ended; closing l ends next.
-func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(context.Context) error, error)) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel(nil)
-	wg.Go(func() { <-ctx.Done(); l.Close() })
-	for {
-		one, err := next()
-		switch {
-		case err == nil:
-			wg.Go(func() {
-				if err := one(ctx); errors.Is(err, ErrFailed) {
-					cancel(err)
-				}
-			})
-		case ctx.Err() != nil:
-			if cause := context.Cause(ctx); errors.Is(cause, ErrFailed) {
-				return cause
-			}
-			return nil
-		case exhausted(err):
-			s.log.Warn("accepting rests", "cause", err)
-			s.pause(ctx, acceptPause)
-		default:
-			return fmt.Errorf("witness server: accept: %w", err)
-		}
-	}
+// session answers the requests of one proved connection, one after the other.
+type session struct {
+	w *Witness
+	c *link.Conn
 }
 
-// serveUnix serves one accepted connection if its peer may speak at all.
-func (s *Server) serveUnix(ctx context.Context, c *net.UnixConn) error {
-	cred, err := sock.SameUser(c)
-	if err != nil {
-		s.log.Warn("connection refused", "cause", err)
-		return c.Close()
-	}
-	return s.ServeConn(ctx, c, handshake.UDSPeer{Cred: cred})
+// Accepts says which requests there are.
+func (*session) Accepts(t frames.Type) bool {
+	return t == TypeActivate || t == TypeRenew || t == TypeRelinquish || t == TypeGetStatus
 }
 
-// exhausted reports whether accept failed for want of something that comes back.
-func exhausted(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EPERM} {
-		if errors.Is(err, e) {
-			return true
-		}
+// Ended has nothing to undo.
+func (*session) Ended() {}
+
+// Handle carries out one request and queues its reply.
+func (s *session) Handle(_ context.Context, f frames.Frame) error {
+	id, coordinator, scope := describe(f)
+	if gone := s.c.CheckGrant(); gone != nil {
+		gone.Request = id
+		return gone
 	}
-	return false
+	var reply frames.Frame
+	var err error
+	switch {
+	case coordinator != s.c.Coordinator():
+		return &link.FatalError{Request: id, Code: frames.CodeAuthenticationFailed, Text: link.AuthFailed}
+	case s.c.Scope()&scope == 0:
+		err = refuse(frames.CodeScopeDenied, "the key has not the scope for this request")
+	default:
+		reply, err = s.execute(f)
+	}
+	var refused *RefusedError
+	switch {
+	case err == nil:
+	case !errors.As(err, &refused):
+		// The witness's own trouble; its text may name files and is not for the peer.
+		return &link.FatalError{Request: id, Code: frames.CodeInternal, Text: "the witness cannot answer", Cause: err}
+	case refused.Code.Fatal():
+		return &link.FatalError{Request: id, Code: refused.Code, Text: refused.Message}
+	default:
+		reply = &frames.CoordError{RequestID: id, Code: refused.Code, Message: refused.Message}
+	}
+	failpoint.Hit("witness-reply")
+	return s.c.Send(reply)
 }
 
-func (s *Server) pause(ctx context.Context, d time.Duration) {
-	t := s.opt.Clock.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C():
-	case <-ctx.Done():
+// describe names a request's id and coordinator and the scope that it needs.
+func describe(f frames.Frame) (frames.RequestID, frames.CoordinatorID, uint64) {
+	switch f := f.(type) {
+	case *Activate:
+		return f.RequestID, f.CoordinatorID, ScopeActivate
+	case *Renew:
+		return f.RequestID, f.CoordinatorID, ScopeActivate
+	case *Relinquish:
+		return f.RequestID, f.CoordinatorID, ScopeActivate
+	case *GetStatus:
+		return f.RequestID, f.CoordinatorID, ScopeStatus
 	}
+	panic(fmt.Sprintf("witness: no request has type %#02x", uint8(f.Type())))
 }
 
-// Connections returns how many connections are before and after HELLO_OK.
-func (s *Server) Connections() (unauthenticated, authenticated int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pending, s.settled
-}
-
-// enter admits a connection that has proved nothing yet.
-func (s *Server) enter() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pending >= s.opt.MaxUnauthenticated {
-		// One line a second at most: whoever fills the house must not fill the log too.
-		if now := s.opt.Clock.Now().Boot; s.lastSkip == 0 || now-s.lastSkip >= time.Second {
-			s.lastSkip = now
-			s.log.Warn("connection closed: too many unauthenticated", "limit", s.opt.MaxUnauthenticated)
-		}
-		return false
+// execute runs one request against the state machine.
+func (s *session) execute(f frames.Frame) (frames.Frame, error) {
+	switch f := f.(type) {
+	case *Activate:
+		cert, err := s.w.Activate(s.c.Key(), f.CoordinatorID, f.Epoch, f.IncarnationID, f.LeaseSecs)
+		return &CertificateReply{RequestID: f.RequestID, Certificate: cert}, err
+	case *Renew:
+		cert, err := s.w.Renew(f.CoordinatorID, f.Epoch, f.Activation, f.IncarnationID, f.Token, f.LeaseSecs)
+		return &CertificateReply{RequestID: f.RequestID, Certificate: cert}, err
+	case *Relinquish:
+		return &frames.Ack{RequestID: f.RequestID}, s.w.Relinquish(s.c.Key(), f.CoordinatorID, f.Token, f.IncarnationID)
+	case *GetStatus:
+		st, err := s.w.Status(f.CoordinatorID)
+		return &StatusReply{RequestID: f.RequestID, LastEpoch: st.LastEpoch, Activation: st.Activation,
+			LeaseRemaining: roundUp(st.LeaseRemaining)}, err
 	}
-	s.pending++
-	return true
-}
-
-// settle moves a connection from the unauthenticated to those of its key.
-func (s *Server) settle(k frames.KeyID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.settled >= s.opt.MaxConnections || s.perKey[k] >= s.opt.MaxPerKey {
-		return false
-	}
-	s.pending--
-	s.settled++
-	s.perKey[k]++
-	return true
-}
-
-// leave undoes enter, and settle when k is not nil.
-func (s *Server) leave(k *frames.KeyID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if k == nil {
-		s.pending--
-		return
-	}
-	s.settled--
-	if s.perKey[*k]--; s.perKey[*k] == 0 {
-		delete(s.perKey, *k)
-	}
+	panic(fmt.Sprintf("witness: no request has type %#02x", uint8(f.Type())))
 }

@@ -8,10 +8,11 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/handshake/link"
 )
 
-// A session is one proved connection of a Client.
-type session struct {
+// A clientSession is one proved connection of a Client.
+type clientSession struct {
 	nc        net.Conn
 	authority [32]byte // the witness's public key; its fingerprint is the pin
 	maxLease  uint16
@@ -25,116 +26,45 @@ type session struct {
 
 // open dials and proves both sides. It returns by the context's end whatever the other side
 // does, and leaves no goroutine behind when it fails.
-func (c *Client) open(ctx context.Context) (*session, error) {
-	nc, ch, err := c.opt.Dial(ctx)
-	if errors.Is(err, ErrImpostor) {
-		return nil, err
+func (c *Client) open(ctx context.Context) (*clientSession, error) {
+	prover := link.Prover{
+		Namespace: namespace, Pin: c.opt.Pin, CoordinatorID: c.opt.CoordinatorID, Key: c.opt.Key,
+		Name: c.opt.Name, Scope: ScopeAll, Clock: c.opt.Clock, Rand: c.opt.Rand,
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w; is witnessd running there?", err)
-	}
-	stop := abortOnDone(ctx, nc)
-	s, r, err := c.shake(nc, ch)
-	if aborted := stop(); err == nil && aborted {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		nc.Close()
-		return nil, err
-	}
-	go s.readLoop(r) // joined by close
-	return s, nil
-}
-
-// abortOnDone closes nc when ctx ends. The returned function undoes that, waits until the
-// closing is over if it had begun, and reports whether it had.
-func abortOnDone(ctx context.Context, nc net.Conn) func() bool {
-	over := make(chan struct{})
-	undo := context.AfterFunc(ctx, func() {
-		defer close(over)
-		nc.Close()
-	})
-	return func() bool {
-		if undo() {
-			return false
+	nc, proof, err := prover.Connect(ctx, func(ctx context.Context) (net.Conn, handshake.Channel, error) {
+		nc, ch, err := c.opt.Dial(ctx)
+		if err != nil && !errors.Is(err, ErrImpostor) {
+			err = fmt.Errorf("%w; is witnessd running there?", err)
 		}
-		<-over
-		return true
+		return nc, ch, err
+	})
+	var refused *link.RefusedError
+	if errors.As(err, &refused) {
+		return nil, &RefusedError{Code: refused.Code, Message: refused.Message}
 	}
-}
-
-// shake is the client's side of the handshake.
-func (c *Client) shake(nc net.Conn, ch handshake.Channel) (*session, *frameReader, error) {
-	prover := handshake.Client{Service: HandshakeService(), Key: c.opt.Key, Pin: c.opt.Pin}
-	offer, err := prover.NewOffer(c.opt.Rand)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	hello := &LinkHello{Version: frames.CurrentVersion(), Name: c.opt.Name, HasOffer: true, Offer: offer, CoordinatorID: c.opt.CoordinatorID}
-	if err := writeFrame(nc, hello); err != nil {
-		return nil, nil, err
+	ok := proof.HelloOK.(*WitnessHelloOK)
+	if ok.WitnessID != c.opt.WitnessID {
+		nc.Close()
+		return nil, impostor("it calls itself witness %s, pinned is %s", ok.WitnessID, c.opt.WitnessID)
 	}
-	r := newFrameReader(nc)
-	f, err := expect(r, frames.TypeWorkloadChallenge)
-	if err != nil {
-		return nil, nil, err
-	}
-	challenge := f.(*frames.WorkloadChallenge)
-	expiry := c.opt.Clock.Now().Unix() + grantYears*365*24*3600
-	response, err := prover.Respond(&offer, challenge, ch, ScopeAll, expiry)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrImpostor, err)
-	}
-	if err := writeFrame(nc, response); err != nil {
-		return nil, nil, err
-	}
-	if f, err = expect(r, TypeWitnessHelloOK); err != nil {
-		return nil, nil, err
-	}
-	ok := f.(*WitnessHelloOK)
-	switch {
-	case !ok.Version.Compatible(frames.CurrentVersion()):
-		return nil, nil, fmt.Errorf("%w: the hello has another version", ErrImpostor)
-	case ok.WitnessID != c.opt.WitnessID:
-		return nil, nil, fmt.Errorf("%w: it calls itself witness %s, pinned is %s", ErrImpostor, ok.WitnessID, c.opt.WitnessID)
-	}
-	if err := prover.CheckHelloOK(challenge, response, &ok.Grant, challenge.Incarnation); err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrImpostor, err)
-	}
-	s := &session{
-		nc: nc, authority: challenge.AuthorityKey, maxLease: ok.MaxLeaseSecs,
+	s := &clientSession{
+		nc: nc, authority: proof.Challenge.AuthorityKey, maxLease: ok.MaxLeaseSecs,
 		write: make(chan struct{}, 1), wanted: make(chan frames.RequestID, 1),
 		replies: make(chan frames.Frame, 1), ended: make(chan struct{}),
 	}
 	s.write <- struct{}{}
-	return s, r, nil
-}
-
-// expect reads the one frame that may come next in the handshake, or the error in its place.
-func expect(r *frameReader, t frames.Type) (frames.Frame, error) {
-	f, err := r.next(types(t, frames.TypeCoordError))
-	if err != nil {
-		return nil, err
-	}
-	if e, ok := f.(*frames.CoordError); ok {
-		return nil, &RefusedError{Code: e.Code, Message: e.Message}
-	}
-	return f, nil
-}
-
-func writeFrame(nc net.Conn, f frames.Frame) error {
-	b, err := AppendFrame(nil, f)
-	if err == nil {
-		_, err = nc.Write(b)
-	}
-	return err
+	go s.readLoop(proof.Reader) // joined by close
+	return s, nil
 }
 
 // roundTrip sends one request and waits for its reply, the end of the connection or of ctx.
 // Only the client's turn calls it, so one request is outstanding. After an error that is not
 // a refusal the session is of no more use.
-func (s *session) roundTrip(ctx context.Context, id frames.RequestID, f frames.Frame) (frames.Frame, error) {
-	stop := abortOnDone(ctx, s.nc)
+func (s *clientSession) roundTrip(ctx context.Context, id frames.RequestID, f frames.Frame) (frames.Frame, error) {
+	stop := link.AbortOnDone(ctx, s.nc)
 	defer stop()
 	s.wanted <- id // the slot is free: the reader emptied it for the last reply
 	if err := s.send(f); err != nil {
@@ -147,7 +77,7 @@ func (s *session) roundTrip(ctx context.Context, id frames.RequestID, f frames.F
 		select { // the reply may have come just before the end
 		case reply = <-s.replies:
 		default:
-			return nil, s.cause(errEnded)
+			return nil, s.cause(errSessionEnded)
 		}
 	}
 	if e, ok := reply.(*frames.CoordError); ok {
@@ -157,7 +87,7 @@ func (s *session) roundTrip(ctx context.Context, id frames.RequestID, f frames.F
 }
 
 // cause prefers what the reader knows about the end of the connection.
-func (s *session) cause(err error) error {
+func (s *clientSession) cause(err error) error {
 	select {
 	case <-s.ended:
 		return s.err
@@ -167,17 +97,17 @@ func (s *session) cause(err error) error {
 }
 
 // send writes a frame. The caller's context closes the connection, which frees a blocked write.
-func (s *session) send(f frames.Frame) error {
+func (s *clientSession) send(f frames.Frame) error {
 	<-s.write
 	defer func() { s.write <- struct{}{} }()
-	return writeFrame(s.nc, f)
+	return link.WriteFrame(s.nc, f)
 }
 
-var acceptFromWitness = types(TypeCertificate, TypeStatus, frames.TypeAck, frames.TypePing, frames.TypePong, frames.TypeCoordError)
+var acceptFromWitness = link.Types(TypeCertificate, TypeStatus, frames.TypeAck, frames.TypePing, frames.TypePong, frames.TypeCoordError)
 
 // readLoop is the sole reader: it answers pings, so that an idle connection lives, and hands
 // over the reply to the one outstanding request.
-func (s *session) readLoop(r *frameReader) {
+func (s *clientSession) readLoop(r *link.Reader) {
 	defer close(s.ended)
 	for s.err == nil {
 		s.err = s.readOne(r)
@@ -185,8 +115,8 @@ func (s *session) readLoop(r *frameReader) {
 	s.nc.Close()
 }
 
-func (s *session) readOne(r *frameReader) error {
-	f, err := r.next(acceptFromWitness)
+func (s *clientSession) readOne(r *link.Reader) error {
+	f, err := r.Next(acceptFromWitness)
 	if err != nil {
 		return err
 	}
@@ -210,10 +140,13 @@ func (s *session) readOne(r *frameReader) error {
 	panic(fmt.Sprintf("witness: accepted frame type %#02x has no case", uint8(f.Type())))
 }
 
+// errSessionEnded stands for a connection that ended before a reply came.
+var errSessionEnded = errors.New("connection was ended")
+
 var errUnasked = errors.New("a reply to no outstanding request")
 
 // deliver hands a reply to the caller that waits for this id.
-func (s *session) deliver(id frames.RequestID, f frames.Frame) error {
+func (s *clientSession) deliver(id frames.RequestID, f frames.Frame) error {
 	select {
 	case want := <-s.wanted:
 		if want != id {
@@ -227,7 +160,7 @@ func (s *session) deliver(id frames.RequestID, f frames.Frame) error {
 }
 
 // close ends the connection and joins the reader.
-func (s *session) close() {
+func (s *clientSession) close() {
 	s.nc.Close()
 	<-s.ended
 }

@@ -1,9 +1,8 @@
-package witness
+package link
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"time"
@@ -15,10 +14,10 @@ import (
 )
 
 // ListenQUIC makes the link's listener on addr, host:port, for [Server.ServeQUIC]. Its
-// certificates are made for this start and signed by the witness's key.
+// certificates are made for this start and signed by the server's authority key.
 func (s *Server) ListenQUIC(addr string, rand io.Reader) (*quicnet.Listener, error) {
 	key := s.opt.Handshake.Authority
-	conf, err := handshake.ServerTLS(key, HandshakeService().ALPN(), rand, s.opt.Clock.Now().Wall)
+	conf, err := handshake.ServerTLS(key, s.opt.Namespace.Service.ALPN(), rand, s.opt.Clock.Now().Wall)
 	if err != nil {
 		return nil, err
 	}
@@ -44,15 +43,18 @@ func (s *Server) ServeQUIC(ctx context.Context, l *quicnet.Listener) error {
 	return errors.Join(err, l.Finish())
 }
 
-// QUICDialer is a Dial for [ClientOptions] that connects to addr, host:port, where the witness
-// must show the pinned key.
-func QUICDialer(addr string, pin frames.Fingerprint, clk clock.Clock) func(context.Context) (net.Conn, handshake.Channel, error) {
+// A Dialer connects to a link's server and gives what the channel contributes to the proof.
+type Dialer func(ctx context.Context) (net.Conn, handshake.Channel, error)
+
+// QUICDialer connects to addr, host:port, where the server must show the pinned key; anybody
+// else is [ErrImpostor].
+func (n *Namespace) QUICDialer(addr string, pin frames.Fingerprint, clk clock.Clock) Dialer {
 	now := func() time.Time { return clk.Now().Wall }
 	return func(ctx context.Context) (net.Conn, handshake.Channel, error) {
-		c, err := quicnet.Dial(ctx, addr, quicnet.Options{TLS: handshake.ClientTLS(pin, HandshakeService().ALPN(), now)})
+		c, err := quicnet.Dial(ctx, addr, quicnet.Options{TLS: handshake.ClientTLS(pin, n.Service.ALPN(), now)})
 		var other *handshake.PinError
 		if errors.As(err, &other) || errors.Is(err, handshake.ErrServerCertificate) {
-			return nil, nil, fmt.Errorf("%w: %w", ErrImpostor, err)
+			return nil, nil, n.impostor(err)
 		}
 		if err != nil {
 			return nil, nil, err

@@ -1,4 +1,4 @@
-package witness
+package boltfile
 
 import (
 	"bytes"
@@ -6,12 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"slices"
 )
-
-// This file reads a bbolt file without bbolt, and checks every page that bbolt would follow.
-// bbolt trusts its pages: it has no checksum on data, silently falls back to the older of its
-// two meta pages, and a damaged page can kill the process from one of its own goroutines. For
-// a file whose only purpose is never to go back, each of these must be an error at start.
 
 // Layout of a bbolt file, version 2 (go.etcd.io/bbolt/internal/common).
 const (
@@ -32,18 +28,24 @@ const (
 	boltMaxDepth   = 32
 )
 
-var errBolt = errors.New("page structure")
+// ErrDamaged is what every error of [Read] matches.
+var ErrDamaged = errors.New("page structure")
 
 func boltErr(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errBolt, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-type boltPair struct{ key, value []byte }
+// A Pair is one key and its value.
+type Pair struct{ Key, Value []byte }
 
-// boltContents is what a checked file holds.
-type boltContents struct {
-	txid  uint64
-	pairs []boltPair // of the one bucket, in key order; they alias the file's bytes
+// Contents is what a checked file holds.
+type Contents struct {
+	TxID uint64
+	// Buckets holds the pairs of each bucket in key order; they alias the file's bytes.
+	Buckets map[string][]Pair
+	// Used are the ids of the pages that hold them, the freelist's and the two meta pages
+	// included.
+	Used []uint64
 }
 
 // boltReader walks one file image. Each page may be reached once.
@@ -54,31 +56,41 @@ type boltReader struct {
 	seen     map[uint64]bool
 }
 
-// readBolt checks the whole file and returns the content of its only bucket, name.
-func readBolt(file []byte, name string) (boltContents, error) {
+// Read checks the whole file and returns what its buckets hold, which must be exactly those
+// named. It neither changes nor keeps file, but what it returns aliases it.
+func Read(file []byte, names ...string) (Contents, error) {
 	r := &boltReader{buf: file, seen: map[uint64]bool{0: true, 1: true}}
 	m, err := r.metas()
 	if err != nil {
-		return boltContents{}, err
+		return Contents{}, err
 	}
-	var root []boltPair
+	var root []Pair
 	var buckets []bool
 	if err := r.walk(m.root, 0, &root, &buckets); err != nil {
-		return boltContents{}, err
+		return Contents{}, err
 	}
-	if len(root) != 1 || !buckets[0] || string(root[0].key) != name {
-		return boltContents{}, boltErr("the root does not hold exactly the bucket %q", name)
+	if len(root) != len(names) {
+		return Contents{}, boltErr("the root holds %d buckets instead of %d", len(root), len(names))
 	}
-	out := boltContents{txid: m.txid}
-	buckets = buckets[:0]
-	if err := r.bucket(root[0].value, &out.pairs, &buckets); err != nil {
-		return boltContents{}, err
-	}
-	for i := range out.pairs {
-		if buckets[i] {
-			return boltContents{}, boltErr("a bucket where a value belongs")
+	out := Contents{TxID: m.txid, Buckets: make(map[string][]Pair, len(names))}
+	for i, p := range root {
+		if !buckets[i] || !slices.Contains(names, string(p.Key)) {
+			return Contents{}, boltErr("the root holds something else than the buckets %q", names)
 		}
+		var pairs []Pair
+		var nested []bool
+		if err := r.bucket(p.Value, &pairs, &nested); err != nil {
+			return Contents{}, err
+		}
+		if slices.Contains(nested, true) {
+			return Contents{}, boltErr("a bucket where a value belongs")
+		}
+		out.Buckets[string(p.Key)] = pairs
 	}
+	for id := range r.seen {
+		out.Used = append(out.Used, id)
+	}
+	out.Used = append(out.Used, m.freelist)
 	return out, r.freelist(m.freelist)
 }
 
@@ -166,7 +178,7 @@ func (r *boltReader) page(id uint64) (p []byte, flags, count uint16, err error) 
 }
 
 // walk appends what lies under page id.
-func (r *boltReader) walk(id uint64, depth int, pairs *[]boltPair, buckets *[]bool) error {
+func (r *boltReader) walk(id uint64, depth int, pairs *[]Pair, buckets *[]bool) error {
 	p, flags, count, err := r.page(id)
 	if err != nil {
 		return err
@@ -193,14 +205,14 @@ func (r *boltReader) walk(id uint64, depth int, pairs *[]boltPair, buckets *[]bo
 		if err := r.walk(binary.NativeEndian.Uint64(e[8:]), depth+1, pairs, buckets); err != nil {
 			return err
 		}
-		if before == len(*pairs) || !bytes.Equal((*pairs)[before].key, key) {
+		if before == len(*pairs) || !bytes.Equal((*pairs)[before].Key, key) {
 			return boltErr("page %d names another first key than its child has", id)
 		}
 	}
 	return nil
 }
 
-func (r *boltReader) leaf(p []byte, count uint16, pairs *[]boltPair, buckets *[]bool) error {
+func (r *boltReader) leaf(p []byte, count uint16, pairs *[]Pair, buckets *[]bool) error {
 	for i := range int(count) {
 		at := boltPageHeader + i*boltElement
 		if at+boltElement > len(p) {
@@ -217,17 +229,17 @@ func (r *boltReader) leaf(p []byte, count uint16, pairs *[]boltPair, buckets *[]
 		if !ok {
 			return boltErr("a leaf element leaves its page")
 		}
-		if n := len(*pairs); n > 0 && bytes.Compare((*pairs)[n-1].key, key) >= 0 {
+		if n := len(*pairs); n > 0 && bytes.Compare((*pairs)[n-1].Key, key) >= 0 {
 			return boltErr("keys out of order")
 		}
-		*pairs = append(*pairs, boltPair{key, value})
+		*pairs = append(*pairs, Pair{key, value})
 		*buckets = append(*buckets, flags == boltBucketFlag)
 	}
 	return nil
 }
 
 // bucket appends what a bucket value holds: a tree of its own, or a small page within the value.
-func (r *boltReader) bucket(value []byte, pairs *[]boltPair, buckets *[]bool) error {
+func (r *boltReader) bucket(value []byte, pairs *[]Pair, buckets *[]bool) error {
 	if len(value) < boltBucketSize {
 		return boltErr("bucket value of %d bytes", len(value))
 	}
