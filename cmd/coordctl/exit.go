@@ -58,7 +58,7 @@ func (a *app) report(err error) int {
 
 // line is a command line that finds the same coordinator again.
 func (a *app) line(args string) string {
-	if a.contextPath == defaultContext() {
+	if a.contextPath == a.usual() {
 		return "coordctl " + args
 	}
 	return "coordctl --context " + shell.Quote(a.contextPath) + " " + args
@@ -315,10 +315,13 @@ func (a *app) explainLocal(err error) (message, bool) {
 		ind    *client.IndeterminateError
 		held   *heldError
 		long   *sock.PathTooLongError
+		key    *client.KeyError
 	)
 	switch {
 	case errors.As(err, &ctxErr):
 		return message{code: exitUsage, what: ctxErr.Error(), next: []string{"mend that, or name another context file with --context FILE"}}, true
+	case errors.As(err, &key):
+		return message{code: exitUsage, what: key.Error()}, true
 	case errors.As(err, &state):
 		return message{code: exitOther, what: state.Error()}, true
 	case errors.As(err, &file):

@@ -58,9 +58,11 @@ func capsFor(kind frames.ObjectKind) frames.Capability {
 }
 
 func (a *app) getCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "get KIND [ID]",
-		Short: "Show records of one kind, from a verified snapshot",
+	var watch bool
+	c := &cobra.Command{
+		Use:               "get KIND [ID]",
+		Short:             "Show records of one kind, from a verified snapshot",
+		ValidArgsFunction: completeKinds,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 2 {
 				return usage("%s takes a kind and perhaps an id: %s", cmd.CommandPath(), cmd.UseLine())
@@ -71,6 +73,9 @@ func (a *app) getCommand() *cobra.Command {
 			kind, err := parseKind(args[0])
 			if err != nil {
 				return err
+			}
+			if watch {
+				return a.watch(cmd.Context(), args, 0, true)
 			}
 			opts := client.Options{Offered: capsFor(kind)}
 			if len(args) == 1 {
@@ -83,6 +88,8 @@ func (a *app) getCommand() *cobra.Command {
 			return a.session(cmd.Context(), opts, false, func(ctx context.Context, s *session) error { return s.show(ctx, kind, prefix) })
 		},
 	}
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "go on, with a line for each change, until Ctrl-C")
+	return c
 }
 
 // list prints every record of kind.
@@ -182,26 +189,12 @@ func orDash(s string) string {
 // find takes a snapshot and picks the one record of kind whose id begins with prefix. The
 // record is the caller's.
 func (s *session) find(ctx context.Context, kind frames.ObjectKind, prefix string) (frames.SnapshotRecord, error) {
-	var found frames.SnapshotRecord
-	n := 0
-	err := s.records(ctx, func(k frames.ObjectKind) bool { return k == kind }, func(r frames.SnapshotRecord) error {
-		if strings.HasPrefix(r.ID.String(), prefix) {
-			if n++; n == 1 {
-				found = r
-				found.Payload = bytes.Clone(r.Payload)
-			}
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
-		return found, err
-	case n == 0:
-		return found, &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", kind, prefix)}
-	case n > 1:
-		return found, usage("%s begins the ids of %d %v records; give more digits", prefix, n, kind)
+	snap, err := s.snapshot(ctx)
+	if err != nil {
+		return frames.SnapshotRecord{}, err
 	}
-	return found, nil
+	defer snap.Close()
+	return findIn(snap, kind, prefix)
 }
 
 // resolve turns a prefix into an id. A whole id costs no snapshot.

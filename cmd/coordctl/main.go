@@ -1,5 +1,5 @@
 // Command coordctl is the people's client of a coordinator: it brings one up, makes and
-// changes objectives, shows records, keeps and checks snapshots, and says after a lost
+// changes objectives, shows and follows records, keeps and checks snapshots, and says after a lost
 // reply what is known and what to do.
 //
 // It holds flags, wiring and text only; what it knows of the protocol is in package client.
@@ -69,6 +69,8 @@ type app struct {
 	stdout, stderr io.Writer
 
 	contextPath string
+	defaultPath string // the context that is used when none is named
+	keySource   string
 	output      string
 	timeout     time.Duration
 	wait        time.Duration
@@ -97,21 +99,27 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 			}
 			return cmd.Help()
 		},
-		PersistentPreRunE: func(*cobra.Command, []string) error { return a.checkFlags() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.checkFlags(); err != nil {
+				return err
+			}
+			return a.chooseContext(cmd.Flags().Changed("context"))
+		},
 	}
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.contextPath, "context", defaultContext(), "context `FILE`: where the coordinator is and how to know it")
+	flags.StringVar(&a.contextPath, "context", defaultContext(), "context `FILE`, or the name of one that was added: where the coordinator is and how to know it")
+	flags.StringVar(&a.keySource, "key", "", "the key to prove instead of the context's: a `FILE`, fd:N, agent or agent:PUBLIC_KEY")
 	flags.StringVarP(&a.output, "output", "o", "table", "output `FORMAT`: table or json")
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
 	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
 		a.endCommand(completing), a.endCommand(cancelling), a.getCommand(), a.snapshotCommand(),
-		a.opCommand(), a.pingCommand(), a.keygenCommand())
+		a.opCommand(), a.pingCommand(), a.keygenCommand(), a.watchCommand(), a.describeCommand(),
+		a.contextCommand(), completionCommand())
 	return root
 }
 

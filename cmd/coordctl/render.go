@@ -66,6 +66,16 @@ func writeJSON(w io.Writer, v any) error {
 	return err
 }
 
+// writeJSONLine prints v on one line.
+func writeJSONLine(w io.Writer, v any) error {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(raw, '\n'))
+	return err
+}
+
 // writeMembers prints an object as two aligned columns.
 func writeMembers(w io.Writer, o object) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

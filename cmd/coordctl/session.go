@@ -10,6 +10,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/frames"
+	"coordinator/internal/quicnet"
 )
 
 // errTimeout is the cause of a context that --timeout ended.
@@ -42,6 +43,9 @@ func (a *app) session(parent context.Context, opts client.Options, mutates bool,
 		return err
 	}
 	opts.Name, opts.Journal = "coordctl", true
+	if opts.Key, err = a.key(); err != nil {
+		return err
+	}
 	conn, err := a.dial(ctx, c, opts)
 	if err != nil {
 		return err
@@ -85,6 +89,7 @@ func (a *app) dial(ctx context.Context, c *client.Context, opts client.Options) 
 func absent(err error) bool {
 	var refused *client.RefusedError
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, client.ErrDisconnected) ||
+		errors.Is(err, quicnet.ErrNoAnswer) || errors.Is(err, quicnet.ErrNobody) ||
 		errors.As(err, &refused) && refused.Code == frames.CodeAuthorityFenced
 }
 

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/handshake"
+)
+
+func completionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:       "completion bash|zsh|fish",
+		Short:     "Print a script that completes coordctl's command lines",
+		Long:      "Print a script that completes coordctl's command lines, as in: source <(coordctl completion bash)",
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		Args:      exactArgs("SHELL"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, out := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(out, true)
+			case "zsh":
+				return root.GenZshCompletion(out)
+			case "fish":
+				return root.GenFishCompletion(out, true)
+			}
+			return usage("there is no completion for %q; it is bash, zsh or fish", args[0])
+		},
+	}
+}
+
+// completeKinds completes the first argument of commands that take a kind.
+func completeKinds(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, k := range kindNames {
+		out = append(out, k.names[0])
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// key is the key that --key names; nil leaves it to the context.
+func (a *app) key() (handshake.Signer, error) {
+	if a.keySource == "" {
+		return nil, nil
+	}
+	key, err := client.OpenKey(a.keySource)
+	if err != nil {
+		return nil, fmt.Errorf("--key: %w", err)
+	}
+	return key, nil
+}

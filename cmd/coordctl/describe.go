@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+func (a *app) describeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:               "describe KIND ID",
+		Short:             "Show one record in full, what belongs to it, and the operations known to concern it",
+		ValidArgsFunction: completeKinds,
+		Args:              exactArgs("KIND", "ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			kind, err := parseKind(args[0])
+			if err != nil {
+				return err
+			}
+			prefix, err := checkPrefix(args[1])
+			if err != nil {
+				return err
+			}
+			caps := readCaps
+			if kind == frames.KindAdmin {
+				caps |= frames.CapAdministration
+			}
+			return a.session(cmd.Context(), client.Options{Offered: caps}, false, func(ctx context.Context, s *session) error {
+				return s.describe(ctx, kind, prefix)
+			})
+		},
+	}
+}
+
+// describe prints a record and, from the same snapshot, all that names it.
+func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix string) error {
+	snap, err := s.snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer snap.Close()
+	r, err := findIn(snap, kind, prefix)
+	if err != nil {
+		return err
+	}
+	o, _, _, err := recordObject(r)
+	if err != nil {
+		return err
+	}
+	var operations, related []object
+	err = snap.Each(func(other frames.SnapshotRecord) error {
+		p, err := other.DecodePayload()
+		if err != nil {
+			return fmt.Errorf("%v: %w", other.Ref(), err)
+		}
+		if op, ok := p.(*frames.Operation); ok {
+			if concerns(op.Result, r.Ref()) {
+				operations = append(operations, append(object{{"operation_id", other.ID.String()}}, resultObject(op.Result)...))
+			}
+			return nil
+		}
+		for _, ref := range parents(p) {
+			if ref == r.Ref() {
+				_, state, _, err := recordObject(other)
+				if err != nil {
+					return err
+				}
+				related = append(related, object{{"kind", other.Kind.String()}, {"id", other.ID.String()}, {"revision", other.Revision}, {"state", state}})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if s.a.json() {
+		return writeJSON(s.a.stdout, append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)}))
+	}
+	return writeDescription(s.a.stdout, o, related, operations)
+}
+
+func orEmpty(l []object) []object {
+	if l == nil {
+		return []object{}
+	}
+	return l
+}
+
+// findIn picks the one record of kind whose id begins with prefix.
+func findIn(snap *client.Snapshot, kind frames.ObjectKind, prefix string) (found frames.SnapshotRecord, err error) {
+	n := 0
+	err = snap.Each(func(r frames.SnapshotRecord) error {
+		if r.Kind == kind && strings.HasPrefix(r.ID.String(), prefix) {
+			if n++; n == 1 {
+				found = r
+				found.Payload = bytes.Clone(r.Payload)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return found, err
+	}
+	return found, one(n, kind, prefix)
+}
+
+// one refuses a prefix that names no record, or several.
+func one(n int, kind frames.ObjectKind, prefix string) error {
+	switch {
+	case n == 0:
+		return &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", kind, prefix)}
+	case n > 1:
+		return usage("%s begins the ids of %d %v records; give more digits", prefix, n, kind)
+	}
+	return nil
+}
+
+// concerns reports whether a result names an object.
+func concerns(r frames.OperationResult, ref frames.ObjectRef) bool {
+	if r.State != frames.OperationSucceeded {
+		return false
+	}
+	switch r.Kind {
+	case frames.ResultObjectRef:
+		var named frames.ObjectRef
+		return codec.DecodeImage(&named, r.Payload) == nil && named == ref
+	case frames.ResultStarted:
+		var s frames.Started
+		if codec.DecodeImage(&s, r.Payload) != nil {
+			return false
+		}
+		return ref == refTo(frames.KindRun, s.Run) || ref == refTo(frames.KindWorkSession, s.Session) || ref == refTo(frames.KindBinding, s.Binding)
+	}
+	return false
+}
+
+func refTo[T ~[16]byte](kind frames.ObjectKind, id T) frames.ObjectRef {
+	return frames.ObjectRef{Kind: kind, ID: frames.ObjectID(id)}
+}
+
+// parents are the objects that a record says it belongs to.
+func parents(p codec.Message) []frames.ObjectRef {
+	switch p := p.(type) {
+	case *frames.Run:
+		return []frames.ObjectRef{refTo(frames.KindObjective, p.ObjectiveID)}
+	case *frames.WorkSession:
+		return []frames.ObjectRef{refTo(frames.KindRun, p.RunID)}
+	case *frames.Binding:
+		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.Binding.WorkSessionID)}
+	case *frames.Artifact:
+		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID)}
+	case *frames.ArtifactManifest:
+		return []frames.ObjectRef{refTo(frames.KindArtifact, p.ArtifactID)}
+	case *frames.Signal:
+		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID)}
+	case *frames.Evidence:
+		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID), refTo(frames.KindArtifact, p.ArtifactID)}
+	}
+	return nil
+}
+
+// writeDescription prints a record for a person: its fields one a line, a JSON document
+// indented, and the two lists behind it.
+func writeDescription(w io.Writer, o object, related, operations []object) error {
+	payload, _ := o[len(o)-1].value.(object)
+	var documents []member
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, m := range append(append(object{}, o[:len(o)-1]...), payload...) {
+		if raw, ok := m.value.(json.RawMessage); ok {
+			documents = append(documents, member{m.name, raw})
+			continue
+		}
+		fmt.Fprintf(t, "%s\t%s\n", m.name, cell(m.value))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for _, d := range documents {
+		var b bytes.Buffer
+		if err := json.Indent(&b, d.value.(json.RawMessage), "  ", "  "); err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\n", d.name)
+		for line := range strings.Lines(b.String()) {
+			fmt.Fprintln(w, "  "+printable(strings.TrimSuffix(strings.TrimPrefix(line, "  "), "\n")))
+		}
+	}
+	if err := writeRows(w, "related", related); err != nil {
+		return err
+	}
+	return writeRows(w, "operations", operations)
+}
+
+func writeRows(w io.Writer, name string, rows []object) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintf(w, "%s  none visible\n", name)
+		return err
+	}
+	fmt.Fprintln(w, name)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		var cells []string
+		for _, m := range r {
+			cells = append(cells, cell(m.value))
+		}
+		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
+	}
+	return t.Flush()
+}

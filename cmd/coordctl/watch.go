@@ -1,0 +1,344 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+const (
+	// followCaps are what a follower offers beside what it shows: gaps healed by replay,
+	// and removals as events.
+	followCaps = frames.CapEventReplay | frames.CapArchive
+	// watchPause caps the pause before a watcher looks for the coordinator again.
+	watchPause = 2 * time.Second
+)
+
+func (a *app) watchCommand() *cobra.Command {
+	var limit int
+	c := &cobra.Command{
+		Use:   "watch [KIND [ID]]",
+		Short: "Show every change as it happens, until Ctrl-C",
+		Long: `Show every change as it happens, until Ctrl-C: those of one kind or object, or all but
+those of operations and administration, which are shown when they are asked for.
+
+A gap in the view is a line of its own, and so is how it was healed: by the events that
+were missed, or by a snapshot, whose differences from what was shown follow. A coordinator
+that restarts is waited for. --timeout bounds the time to the first snapshot only. With
+-o json each line is one object; "type" says of what.`,
+		ValidArgsFunction: completeKinds,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 2 {
+				return usage("%s takes at most a kind and an id: %s", cmd.CommandPath(), cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return usage("--limit is %d; it must not be negative", limit)
+			}
+			return a.watch(cmd.Context(), args, limit, false)
+		},
+	}
+	c.Flags().IntVar(&limit, "limit", 0, "end after `N` events; 0 never ends")
+	return c
+}
+
+// errEnough ends a watch that has shown what was asked for.
+var errEnough = errors.New("enough")
+
+// watch follows what args name. rows says to show records as `get` does, not events.
+func (a *app) watch(parent context.Context, args []string, limit int, rows bool) error {
+	w := &watcher{a: a, left: limit, rows: rows}
+	caps := quietCaps
+	if len(args) > 0 {
+		kind, err := parseKind(args[0])
+		if err != nil {
+			return err
+		}
+		w.kind, caps = kind, capsFor(kind)
+	}
+	if len(args) > 1 {
+		prefix, err := checkPrefix(args[1])
+		if err != nil {
+			return err
+		}
+		w.prefix = prefix
+	}
+	c, err := client.LoadContext(a.contextPath)
+	if err != nil {
+		return err
+	}
+	opts := client.FollowOptions{Options: client.Options{Name: "coordctl watch", Offered: caps | followCaps},
+		Backoff: client.Backoff{Max: watchPause}, Wait: a.wait > 0}
+	if opts.Key, err = a.key(); err != nil {
+		return err
+	}
+	err = w.run(parent, c, opts)
+	if errors.Is(err, errEnough) || w.began && errors.Is(err, errInterrupted) {
+		return nil
+	}
+	return err
+}
+
+// A watcher prints what a follower tells.
+type watcher struct {
+	a      *app
+	kind   frames.ObjectKind // zero: all
+	prefix string            // of the id; empty: all
+	rows   bool
+	left   int // events until it ends; zero never does
+
+	began bool
+	said  string // the last line about a missing connection
+}
+
+func (w *watcher) run(parent context.Context, c *client.Context, opts client.FollowOptions) error {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	start := time.Now()
+	first := time.AfterFunc(w.a.timeout, func() { cancel(errTimeout) })
+	defer first.Stop()
+	for u, err := range client.Follow(ctx, c, opts) {
+		if err != nil {
+			return err
+		}
+		if g, ok := u.(*client.Gap); ok && !w.began {
+			if time.Since(start) >= w.a.wait || !absent(g.Cause) {
+				return g.Cause
+			}
+			continue
+		}
+		if err := w.show(u); err != nil {
+			return err
+		}
+		if !w.began {
+			w.began = true
+			first.Stop()
+		}
+	}
+	return nil
+}
+
+func (w *watcher) show(u client.Update) error {
+	switch u := u.(type) {
+	case *client.Synced:
+		w.said = ""
+		return w.synced(u)
+	case *client.Healed:
+		w.said = ""
+		return w.healed(u)
+	case *client.Gap:
+		return w.gap(u)
+	case *client.Event:
+		return w.event(u)
+	}
+	return nil
+}
+
+// wants reports whether an object is among those that are shown.
+func (w *watcher) wants(ref frames.ObjectRef) bool {
+	return (w.kind == 0 || ref.Kind == w.kind) && strings.HasPrefix(ref.ID.String(), w.prefix)
+}
+
+// line prints one line: o where JSON was asked for, else text.
+func (w *watcher) line(o object, format string, args ...any) error {
+	if w.a.json() {
+		return writeJSONLine(w.a.stdout, o)
+	}
+	_, err := fmt.Fprintln(w.a.stdout, printable(fmt.Sprintf(format, args...)))
+	return err
+}
+
+// gap prints a gap. What keeps the connection from coming back is said when it changes.
+func (w *watcher) gap(g *client.Gap) error {
+	o := object{{"type", "GAP"}}
+	if g.Cause == nil {
+		o = append(o, member{"reason", g.Reason.String()}, member{"last_contiguous_event", g.Last})
+		if g.Observed != 0 {
+			o = append(o, member{"observed_event", g.Observed})
+		}
+		return w.line(o, "-- gap: %v; healing", g)
+	}
+	why := w.a.explainCause(g.Cause).what
+	if g.Attempt > 0 && why == w.said {
+		return nil
+	}
+	w.said = why
+	o = append(o, member{"reason", "DISCONNECTED"}, member{"last_contiguous_event", g.Last}, member{"message", why}, member{"attempt", g.Attempt})
+	return w.line(o, "-- gap: no connection after event %d: %s; trying again", g.Last, why)
+}
+
+func (w *watcher) healed(h *client.Healed) error {
+	by, text := "RESUME", "the coordinator goes on from there"
+	if h.Replayed {
+		by, text = "REPLAY", "the log was replayed"
+	}
+	o := object{{"type", "HEALED"}, {"by", by}, {"last_contiguous_event", h.Last}, {"authority_epoch", h.Guard.Epoch}, {"activation_sequence", h.Guard.Activation}}
+	return w.line(o, "-- healed after event %d (epoch %d): %s; nothing is missing", h.Last, h.Guard.Epoch, text)
+}
+
+// synced prints a snapshot: as a line, and what differs from what was shown. `get` shows
+// its records at the beginning too.
+func (w *watcher) synced(s *client.Synced) error {
+	if s.Lost != nil {
+		o := object{{"type", "HISTORY_LOST"}, {"last_contiguous_event", s.Lost.Cut}, {"activation_sequence", s.Lost.Activation},
+			{"found_activation_sequence", s.Lost.Found}, {"base_event_sequence", s.Lost.Base}}
+		if err := w.line(o, "-- HISTORY_LOST: %v", s.Lost); err != nil {
+			return err
+		}
+	}
+	if !w.rows || !s.First {
+		o := object{{"type", "SNAPSHOT"}, {"base_event_sequence", s.Base}, {"record_count", s.Records}, {"authority_epoch", s.Guard.Epoch}, {"activation_sequence", s.Guard.Activation}}
+		what := "watching"
+		if !s.First {
+			what = "healed by a snapshot"
+		}
+		if err := w.line(o, "-- %s: %d records at event %d (epoch %d)", what, s.Records, s.Base, s.Guard.Epoch); err != nil {
+			return err
+		}
+	} else if !w.a.json() {
+		if _, err := fmt.Fprintf(w.a.stdout, rowFormat, "ID", "REVISION", "STATE", detailName(w.kind)); err != nil {
+			return err
+		}
+	}
+	shown := 0
+	err := s.Each(func(r frames.SnapshotRecord) error {
+		if !w.wants(r.Ref()) || s.First && !w.rows || s.Was(r.Ref()) == r.Revision {
+			return nil
+		}
+		shown++
+		return w.record(r)
+	})
+	if err != nil {
+		return err
+	}
+	if s.First && w.rows && w.prefix != "" && shown == 0 {
+		return &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", w.kind, w.prefix)}
+	}
+	s.Removed(func(ref frames.ObjectRef) {
+		if err == nil && w.wants(ref) {
+			err = w.removed(ref, s.Was(ref))
+		}
+	})
+	return err
+}
+
+// rowFormat is one row of `get --watch`, which cannot wait for the widest.
+const rowFormat = "%-32s  %-8v  %-10s  %s\n"
+
+// record prints a record as it now is.
+func (w *watcher) record(r frames.SnapshotRecord) error {
+	o, state, detail, err := recordObject(r)
+	if err != nil {
+		return err
+	}
+	if w.a.json() {
+		if !w.rows {
+			o = append(object{{"type", "RECORD"}}, o...)
+		}
+		return writeJSONLine(w.a.stdout, o)
+	}
+	if w.rows {
+		_, err = fmt.Fprintf(w.a.stdout, rowFormat, r.ID, r.Revision, orDash(state), orDash(shorten(printable(detail), 72)))
+		return err
+	}
+	return w.line(nil, "   %v is now at revision %d  %s  %s", r.Ref(), r.Revision, orDash(state), shorten(detail, 72))
+}
+
+func (w *watcher) removed(ref frames.ObjectRef, was frames.ObjectRevision) error {
+	if w.rows && !w.a.json() {
+		_, err := fmt.Fprintf(w.a.stdout, rowFormat, ref.ID, was, "(removed)", "-")
+		return err
+	}
+	return w.line(object{{"type", "REMOVED"}, {"object", refObject(ref)}, {"revision", was}}, "   %v is gone; it was at revision %d", ref, was)
+}
+
+// event prints one event that is wanted.
+func (w *watcher) event(e *client.Event) error {
+	if !w.wants(e.Object) {
+		return nil
+	}
+	if err := w.printEvent(e); err != nil {
+		return err
+	}
+	if w.left--; w.left == 0 {
+		return errEnough
+	}
+	return nil
+}
+
+func (w *watcher) printEvent(e *client.Event) error {
+	r, carries, err := e.Record()
+	switch {
+	case err != nil:
+		return err
+	case w.rows && carries:
+		return w.record(r)
+	case w.rows && e.Kind == frames.EventObjectRemoved:
+		return w.removed(e.Object, e.Revision)
+	}
+	name, payload, state, detail := member{"payload", nil}, object(nil), "", ""
+	switch {
+	case carries:
+		if payload, state, detail, err = recordObject(r); err != nil {
+			return err
+		}
+		name.name = "record"
+	default:
+		if payload, detail, err = factObject(e); err != nil {
+			return err
+		}
+	}
+	o := object{{"type", "COORD_EVENT"}, {"event_sequence", e.Sequence}, {"event_id", e.ID.String()}, {"event_kind", e.Kind.String()},
+		{"object", refObject(e.Object)}, {"object_revision", e.Revision}, {"schema", e.Schema}}
+	if payload != nil {
+		name.value = payload
+		o = append(o, name)
+	}
+	return w.line(o, "%-8d %-24v %v revision %d  %s  %s", e.Sequence, e.Kind, e.Object.ID, e.Revision, orDash(state), shorten(detail, 72))
+}
+
+func refObject(ref frames.ObjectRef) object {
+	return object{{"kind", ref.Kind.String()}, {"id", ref.ID.String()}}
+}
+
+// factObject lays out the payload of an event that carries no record.
+func factObject(e *client.Event) (o object, detail string, err error) {
+	switch e.Kind {
+	case frames.EventSourceFactAdmitted:
+		var f frames.TerminalSourceFact
+		if err := codec.DecodeImage(&f, e.Payload); err != nil {
+			return nil, "", fmt.Errorf("event %d: %w", e.Sequence, err)
+		}
+		name := factName(f.Kind)
+		return object{{"binding_id", f.Source.BindingID.String()}, {"owner_authority_fingerprint", f.Source.Owner.String()},
+			{"owner_incarnation", f.Source.OwnerIncarnation.String()}, {"source_sequence", f.Source.Sequence}, {"kind", name}, {"schema", f.Schema},
+			payloadMembers("payload", f.Payload)}, fmt.Sprintf("fact %d %s", f.Source.Sequence, name), nil
+	case frames.EventSourceGap:
+		var g frames.SourceGap
+		if err := codec.DecodeImage(&g, e.Payload); err != nil {
+			return nil, "", fmt.Errorf("event %d: %w", e.Sequence, err)
+		}
+		reason := []string{"Jump", "Conflict", "Ended"}[g.Reason] // the codec knows no other
+		return object{{"binding_id", g.BindingID.String()}, {"expected", g.Expected}, {"observed", g.Observed}, {"reason", reason}},
+			fmt.Sprintf("%s: expected %d, observed %d", reason, g.Expected, g.Observed), nil
+	}
+	return nil, "", nil
+}
+
+func factName(k frames.SourceFactKind) string {
+	names := []string{"", "OPENED", "CLOSED", "INPUT_RESULT", "SIGNAL_RESULT", "OUTPUT_RANGE", "ATTENTION"}
+	if k > 0 && int(k) < len(names) {
+		return names[k]
+	}
+	return fmt.Sprintf("FACT_%d", k)
+}
