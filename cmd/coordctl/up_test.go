@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -253,8 +254,15 @@ func (u *upped) wait() error {
 }
 
 func startUp(t *testing.T, state string, flags ...string) *upped {
+	return startUpIn(t, nil, state, flags...)
+}
+
+// startUpIn is startUp behind a command that runs another.
+func startUpIn(t *testing.T, by []string, state string, flags ...string) *upped {
 	u := &upped{t: t, bin: binaries(t), state: state, out: &safeBuffer{}, errout: &safeBuffer{}, done: make(chan struct{})}
-	u.cmd = exec.Command(filepath.Join(u.bin, "coordctl"), append([]string{"up", "--state", state, "--lease", "6"}, flags...)...)
+	argv := append(slices.Clone(by), filepath.Join(u.bin, "coordctl"), "up", "--state", state, "--lease", "6")
+	argv = append(argv, flags...)
+	u.cmd = exec.Command(argv[0], argv[1:]...)
 	u.cmd.Stdout, u.cmd.Stderr = u.out, u.errout
 	require.NoError(t, u.cmd.Start())
 	go func() { u.err = u.cmd.Wait(); close(u.done) }()
