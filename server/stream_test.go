@@ -307,6 +307,34 @@ func TestAReconnectContinues(t *testing.T) {
 	require.Equal(t, frames.GapRevisionMismatch, gap.Reason, "who sees ADMIN needs a snapshot after a start")
 }
 
+// TestChangeRetentionPausesWhoSeesIt changes an ADMIN record by a command, whose own
+// event is one sequence with it.
+func TestChangeRetentionPausesWhoSeesIt(t *testing.T) {
+	r := newRig(t)
+	r.start()
+	p, blind, w := r.connect(r.keys[0]), r.connect(r.keys[0], following), r.connect(r.keys[1])
+	cut := p.snapshot().begin.Base
+	id := p.subscribe(cut, 5, plentyBytes)
+	blind.subscribe(cut, 5, plentyBytes)
+	res, err := w.command(frames.CommandChangeRetention, newID[frames.OperationID](t),
+		&frames.ChangeRetention{Retention: frames.Retention{OperationResultSecs: 5_000_000, EventBytes: 1 << 20, ArtifactBytes: 1 << 20}})
+	require.NoError(t, err)
+	require.Equal(t, res.Sequence, blind.event().Sequence)
+	gap, events := p.gap()
+	require.Zero(t, events)
+	require.Equal(t, &frames.Gap{
+		SubscriptionID: id, LastEvent: cut, Observed: res.Sequence, Reason: frames.GapRevisionMismatch,
+	}, gap)
+	p.subscribe(cut, 5, plentyBytes)
+	gap, _ = p.gap()
+	require.Equal(t, frames.GapRevisionMismatch, gap.Reason, "nor does subscribing from before it help")
+	after := p.snapshot().begin.Base
+	require.EqualValues(t, res.Sequence, after)
+	p.subscribe(after, 5, plentyBytes)
+	w.create("{}")
+	require.EqualValues(t, after+1, p.event().Sequence)
+}
+
 // TestASubscriberThatBlocksFiveSeconds stops reading in a bubble while others write
 // and read.
 func TestASubscriberThatBlocksFiveSeconds(t *testing.T) {

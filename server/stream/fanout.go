@@ -19,10 +19,10 @@ func (m *Manager) Publish(b store.Batch) {
 	}
 	admin := false
 	for i := range b.Silent {
-		admin = admin || b.Silent[i].Ref.Kind == frames.KindAdmin
-	}
-	if admin {
-		m.adminHead.Store(uint64(b.Last))
+		if c := &b.Silent[i]; c.Ref.Kind == frames.KindAdmin {
+			admin = true
+			m.adminHead.Store(uint64(c.Seq))
+		}
 	}
 	full := m.window.append(b, admin, frames.EventCut(m.counted.Load()))
 	switch {

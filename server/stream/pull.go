@@ -177,7 +177,7 @@ func (s *Session) Pull(batch Batch) {
 		due = due || b.due()
 	}
 	s.ready.Store(due)
-	clear(s.images)
+	clear(s.images[:cap(s.images)]) // an idle connection pins none
 }
 
 // A puller fills one batch.
