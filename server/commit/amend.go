@@ -11,12 +11,15 @@ import (
 	"coordinator/server/work"
 )
 
-// An Amendment is an ADMIN change that has no operation of its own. It consumes one hidden
-// event sequence, so that every cut lies before or after it (protocol.md §6 [D-12]).
+// An Amendment is a change that no client's command asks for. An ADMIN change that has no
+// operation of its own consumes one hidden event sequence, so that every cut lies before or
+// after it (protocol.md §6 [D-12]); the others are made by [Domain].
 type Amendment struct {
-	refs []frames.ObjectRef
-	size int
-	fn   func(tx *store.Tx, v work.View, now uint64) error
+	refs   []frames.ObjectRef
+	size   int
+	events int
+	fn     func(tx *store.Tx, v work.View, now uint64) error // or decide
+	decide Decide
 }
 
 // amendmentSize estimates an ADMIN row in a log record.
@@ -27,7 +30,7 @@ const amendmentSize = 512
 func Activation(cert frames.Certificate) *Amendment {
 	return &Amendment{
 		refs: []frames.ObjectRef{work.ActivationRef()},
-		size: amendmentSize,
+		size: amendmentSize, events: 1,
 		fn: func(tx *store.Tx, v work.View, now uint64) error {
 			change, err := work.ActivationChange(v, cert, now)
 			if err != nil {
@@ -52,7 +55,7 @@ func credentials(existing []frames.SnapshotRecord, registry []frames.Credential)
 	}
 	return &Amendment{
 		refs: refs,
-		size: amendmentSize * len(refs),
+		size: amendmentSize * len(refs), events: 1,
 		fn: func(tx *store.Tx, _ work.View, now uint64) error {
 			changes, err := work.CredentialChanges(existing, registry, now)
 			if err != nil || len(changes) == 0 {
@@ -66,11 +69,11 @@ func credentials(existing []frames.SnapshotRecord, registry []frames.Credential)
 }
 
 // Amend queues a without waiting, as Propose does, but even when the queue is full: callers
-// have few at a time, and what the registry says must be recorded. reply is called once, on the writer's
+// have few at a time, and what the registry or an owner says must be recorded. reply is called once, on the writer's
 // goroutine, with nil when the change is durable and the fence still held.
 func (w *Writer) Amend(a *Amendment, reply func(error)) error {
 	return w.propose(&item{
-		amendment: a, done: func(_ frames.OperationResult, err error) { reply(err) }, refs: a.refs, size: a.size, events: 1,
+		amendment: a, done: func(_ frames.OperationResult, err error) { reply(err) }, refs: a.refs, size: a.size, events: a.events,
 	})
 }
 

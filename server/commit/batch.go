@@ -70,6 +70,9 @@ func (w *Writer) commitBatch() (bool, error) {
 // store cannot be trusted, or has reached the end of a counter.
 func (w *Writer) build(batch []*item) (*round, error) {
 	r := &round{tx: w.o.Store.Begin()}
+	if err := w.pending.load(w.o.Store); err != nil {
+		return nil, err
+	}
 	lowDisk := w.o.LowDisk()
 	for i, it := range batch {
 		if !r.fits(it) {
@@ -85,7 +88,12 @@ func (w *Writer) build(batch []*item) (*round, error) {
 			r.stale = append(r.stale, it)
 			continue
 		}
-		reply, err := w.apply(r.tx, it, now, lowDisk)
+		v := &view{tx: r.tx}
+		reply, err := w.apply(v, it, now, lowDisk)
+		if v.miss(err, &it.refs) {
+			r.stale = append(r.stale, it)
+			continue
+		}
 		if err == nil {
 			err = r.tx.Err()
 		}
@@ -112,22 +120,34 @@ func (w *Writer) admit(it *item, now clock.Reading) error {
 }
 
 // apply decides one item and writes its outcome into the transaction.
-func (w *Writer) apply(tx *store.Tx, it *item, now clock.Reading, lowDisk bool) (reply, error) {
-	if it.amendment != nil {
-		return reply{}, it.amendment.fn(tx, view{tx}, now.Unix())
+func (w *Writer) apply(v *view, it *item, now clock.Reading, lowDisk bool) (reply, error) {
+	if it.amendment != nil && it.amendment.fn != nil {
+		return reply{}, it.amendment.fn(v.tx, v, now.Unix())
 	}
-	outcome, err := work.Apply(view{tx}, it.proposal.Command, work.Env{
-		Head: tx.Head(), Now: now.Unix(), Epoch: w.o.Fence.Guard().Epoch, NewEventID: w.newEventID,
-		MaxPayload: w.o.MaxPayload, LowDisk: lowDisk,
-	})
+	guard := w.o.Fence.Guard()
+	env := work.Env{
+		Head: v.tx.Head(), Now: now.Unix(), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
+		NewEventID: w.newEventID, MaxPayload: w.o.MaxPayload, LowDisk: lowDisk, Owners: w.o.Owners,
+		PendingOf: w.pending.count, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
+	}
+	var outcome work.Outcome
+	var err error
+	what := "an amendment"
+	if it.amendment != nil {
+		outcome, err = it.amendment.decide(v, env)
+	} else {
+		what = it.proposal.Command.Kind.String()
+		outcome, err = work.Apply(v, it.proposal.Command, env)
+	}
 	var refusal *work.Refusal
 	if errors.As(err, &refusal) {
 		return reply{err: refusal}, nil
 	}
 	if err != nil {
-		return reply{}, fmt.Errorf("apply %v: %w", it.proposal.Command.Kind, err)
+		return reply{}, fmt.Errorf("apply %s: %w", what, err)
 	}
-	write(tx, outcome.Changes)
+	write(v.tx, outcome.Changes)
+	w.pending.add(outcome.Pending)
 	return reply{result: outcome.Result}, nil
 }
 
@@ -135,10 +155,18 @@ func (w *Writer) apply(tx *store.Tx, it *item, now clock.Reading, lowDisk bool) 
 func write(tx *store.Tx, changes []work.Change) {
 	for _, c := range changes {
 		row := store.Row{Record: c.Record, Live: c.Live, Principal: c.Principal, Annex: c.Annex}
-		if c.Event != 0 {
-			tx.Emit(c.Event, c.EventID, row)
-		} else {
+		switch {
+		case c.Removed:
+			tx.Remove(c.Ref())
+		case c.Event == 0:
 			tx.Put(row)
+		case c.Fact != nil:
+			tx.EmitEvent(frames.ReplayEvent{
+				ID: c.EventID, Kind: c.Event, Object: c.Ref(), Revision: c.Record.Revision, Schema: frames.FactSchema, Payload: c.Fact,
+			})
+			tx.Put(row)
+		default:
+			tx.Emit(c.Event, c.EventID, row)
 		}
 	}
 }
@@ -177,6 +205,7 @@ func (w *Writer) write(r *round) error {
 		return fmt.Errorf("commit: %w", err)
 	}
 	r.batch, r.durable = batch, true
+	w.pending.commit()
 	return nil
 }
 
@@ -211,15 +240,4 @@ func (w *Writer) publish() error {
 	failpoint.Hit("replied")
 	r.leave()
 	return nil
-}
-
-// view is a transaction as the domain reads it.
-type view struct{ tx *store.Tx }
-
-func (v view) Record(ref frames.ObjectRef) (work.Stored, bool, error) {
-	row, found, err := v.tx.Get(ref)
-	if err != nil || !found {
-		return work.Stored{}, false, err
-	}
-	return work.Stored{Record: row.Record, Principal: row.Principal, Annex: row.Annex}, true, nil
 }

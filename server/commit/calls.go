@@ -125,13 +125,17 @@ func (w *Writer) read(ctx context.Context, refs []frames.ObjectRef, fn func(work
 			return frames.Refuse(frames.CodeInternal, "the store could not be read")
 		}
 		fresh := false
+		v := &view{}
 		err = w.Do(ctx, func(s *store.Store) error {
-			tx := s.Begin()
-			if fresh = tx.Use(loaded); !fresh {
+			v.tx = s.Begin()
+			if fresh = v.tx.Use(loaded); !fresh {
 				return nil
 			}
-			return fn(view{tx})
+			return fn(v)
 		})
+		if v.miss(err, &refs) {
+			continue
+		}
 		if err != nil || fresh {
 			return err
 		}

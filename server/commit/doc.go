@@ -31,6 +31,12 @@ const (
 	maxEvents     = 512
 )
 
+// Shipped limits of pending operations and effect attempts (protocol.md §2.3).
+const (
+	defaultMaxPending    = 10_000
+	defaultMaxPendingAll = 100_000
+)
+
 // DefaultQueueLimit is the server's quota of outstanding requests (protocol.md §2.3).
 const DefaultQueueLimit = 8192
 
@@ -67,6 +73,12 @@ type Options struct {
 	// MaxPayload is the server's own typed-payload offer in bytes [D-6]. Zero means the
 	// reference offer.
 	MaxPayload int
+	// Owners tells which process owners are there; it must not block. Nil means that there
+	// are none.
+	Owners work.Owners
+	// MaxPending bounds the pending operations and effect attempts of a principal and
+	// MaxPendingAll those of all (protocol.md §2.3). Zero means the shipped limits.
+	MaxPending, MaxPendingAll uint64
 	// LowDisk reports that the disk reserve is reached [D-41]. Nil means never.
 	LowDisk func() bool
 	// Logger gets a line for each failure to read. Nil discards.

@@ -29,6 +29,8 @@ type Writer struct {
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
 
+	pending pending // owned by the stepping goroutine
+
 	held  []*item // owned by the stepping goroutine: taken and not yet built
 	round *round  // owned by the stepping goroutine: durable, not yet published
 }
@@ -48,6 +50,12 @@ type item struct {
 func New(o Options) *Writer {
 	if o.QueueLimit == 0 {
 		o.QueueLimit = DefaultQueueLimit
+	}
+	if o.MaxPending == 0 {
+		o.MaxPending = defaultMaxPending
+	}
+	if o.MaxPendingAll == 0 {
+		o.MaxPendingAll = defaultMaxPendingAll
 	}
 	if o.Publish == nil {
 		o.Publish = func(store.Batch) {}

@@ -142,7 +142,7 @@ func (w *placer) place(ch *change) (held bool, err error) {
 			return false, w.release(ch) // done by a checkpoint that did not finish
 		case commit > ch.commit:
 			return false, corrupt(w.c.s.hist.path, -1, "history has commit %d of a row whose newest is %d", commit, ch.commit)
-		case w.c.s.cuts.charge(commit, ch.commit, w.weight(ch)):
+		case !internal(ch.key.Kind()) && w.c.s.cuts.charge(commit, ch.commit, w.weight(ch)):
 			return true, w.hold(ch)
 		}
 	}

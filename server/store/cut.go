@@ -139,13 +139,13 @@ func (p *page) sees(kind frames.ObjectKind, principal frames.KeyID) bool {
 	if kind != frames.KindOperation {
 		principal = frames.KeyID{}
 	}
-	return p.visible(kind, principal)
+	return !internal(kind) && p.visible(kind, principal)
 }
 
 // seesKind reports whether any row of a kind can be visible.
 func (p *page) seesKind(kind frames.ObjectKind) bool {
 	if kind != frames.KindOperation {
-		return p.visible(kind, frames.KeyID{})
+		return !internal(kind) && p.visible(kind, frames.KeyID{})
 	}
 	if p.anyOps == 0 {
 		p.anyOps = -1

@@ -151,4 +151,6 @@ type Batch struct {
 	First, Last frames.EventSequence
 	Events      []Event
 	Silent      []Silent
+	// Internal are the internal rows that changed, in order.
+	Internal []Internal
 }

@@ -176,8 +176,18 @@ func newBatch(tx *Tx, now time.Time) (Batch, error) {
 		it := &tx.items[i]
 		switch it.op {
 		case itemRow:
+			if internal(it.row.key.Kind()) {
+				b.Internal = append(b.Internal, Internal{Row: it.row.Row})
+				continue
+			}
 			b.Silent = append(b.Silent, Silent{Ref: it.row.key.Ref(), Seq: it.seq})
 		case itemRemove:
+			if internal(it.ref.Kind) {
+				b.Internal = append(b.Internal, Internal{
+					Row: Row{Record: frames.SnapshotRecord{Kind: it.ref.Kind, ID: it.ref.ID}}, Removed: true,
+				})
+				continue
+			}
 			b.Silent = append(b.Silent, Silent{Ref: it.ref, Seq: it.seq, Removed: true})
 		default:
 			ev, ok, err := it.event()
@@ -199,7 +209,7 @@ var errCounts = errors.New("a removal has no row to remove")
 func (s *Store) apply(h recordHead, items []item) error {
 	for i := range items {
 		it := &items[i]
-		if it.prev != nil {
+		if it.prev != nil && !internal(it.prev.key.Kind()) {
 			s.cuts.charge(it.prev.commit, h.commit, it.prev.weight())
 		}
 		switch it.op {

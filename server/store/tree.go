@@ -128,6 +128,9 @@ func newTallies() tallies {
 }
 
 func (t *tallies) add(kind frames.ObjectKind, principal frames.KeyID) {
+	if internal(kind) {
+		return
+	}
 	t.kinds[kind]++
 	if kind == frames.KindOperation {
 		c, _ := t.ops.Get(opCount{principal: principal})
@@ -137,6 +140,9 @@ func (t *tallies) add(kind frames.ObjectKind, principal frames.KeyID) {
 
 // sub reports false when there is nothing to take away.
 func (t *tallies) sub(kind frames.ObjectKind, principal frames.KeyID) bool {
+	if internal(kind) {
+		return true
+	}
 	if t.kinds[kind] == 0 {
 		return false
 	}

@@ -156,18 +156,18 @@ func (tx *Tx) put(it *item, r Row) {
 func (tx *Tx) Remove(ref frames.ObjectRef) {
 	k := KeyOf(ref)
 	prev, known := tx.find(k)
-	if !known {
+	it := item{op: itemRemove, seq: frames.EventSequence(tx.head), ref: ref, prev: prev}
+	switch {
+	case known && prev == nil:
+		return
+	case known:
+		it.created, it.principal = true, prev.Principal
+	case !internal(ref.Kind): // the counts would go wrong
 		tx.fail("remove %v: %w", ref, ErrNotLoaded)
 		return
 	}
-	if prev == nil {
-		return
-	}
 	tx.own[k] = nil
-	tx.add(item{
-		op: itemRemove, seq: frames.EventSequence(tx.head), ref: ref, created: true,
-		principal: prev.Principal, prev: prev,
-	})
+	tx.add(it)
 }
 
 // Install records an activation (protocol.md §4) and where its events begin: behind the

@@ -81,30 +81,30 @@ func parseChangeRetention(payload []byte, _ Viewer) (action, error) {
 
 func (a *changeRetention) refs() []frames.ObjectRef { return []frames.ObjectRef{retentionRef} }
 
-func (a *changeRetention) apply(t *txn) (success, error) {
-	_, stored, err := loadRetention(t.view)
+func (a *changeRetention) apply(t *txn) (Outcome, error) {
+	_, stored, err := loadRetention(t)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	history, err := decodeRetentionMeta(stored.Annex)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	rev, err := nextRevision(stored.Record.Revision)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	seq, err := t.next() // that of its OPERATION_CHANGED
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	history.advertise(seq, a.p.OperationResultSecs)
 	ch, err := adminChange(retentionRef, rev, frames.AdminRetention, &a.p.Retention, history.encode(), true)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
-	t.silent = append(t.silent, ch)
-	return noResult(), nil
+	t.silently(ch)
+	return t.finish(noResult())
 }
 
 // ActivationChange builds the next version of the ACTIVATION record (§7.1 [D-14]) for cert,

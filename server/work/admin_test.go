@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"coordinator/codec"
 	"coordinator/frames"
 )
 
@@ -173,26 +174,57 @@ func TestAnnexesAreStrict(t *testing.T) {
 	back, err := DecodeOpMeta(raw)
 	require.NoError(t, err)
 	require.Equal(t, op, back)
-	for name, f := range map[string]func([]byte) error{
-		"operation": func(b []byte) error { _, err := DecodeOpMeta(b); return err },
-		"objective": func(b []byte) error { _, err := decodeObjectiveMeta(b); return err },
-		"retention": func(b []byte) error { _, err := decodeRetentionMeta(b); return err },
-	} {
-		good := map[string][]byte{
-			"operation": raw, "objective": objectiveMeta{3, 2}.encode(),
-			"retention": (&retentionMeta{adverts: []advert{{1, 9}, {2, 8}}}).encode(),
-		}[name]
-		require.NoError(t, f(good), name)
-		require.Error(t, f(append(append([]byte(nil), good...), 0)), "%s: a byte more", name)
-		for n := range good {
-			require.Error(t, f(good[:n]), "%s cut at %d", name, n)
-		}
-		newer := append([]byte(nil), good...)
-		newer[0]++
-		require.Error(t, f(newer), "%s of a newer version", name)
+	effect := Effect{
+		Attempt: frames.EffectAttempt{
+			ID: frames.EffectAttemptID{1}, OperationID: frames.OperationID{2}, Kind: frames.EffectKill, Payload: []byte{},
+			Target: frames.EffectTarget{Tag: frames.TargetActiveBinding, Binding: frames.TerminalBindingRef{
+				BindingID: frames.BindingID{3}, WorkSessionID: frames.WorkSessionID{4}, OwnerIncarnation: frames.IncarnationID{5},
+			}},
+		},
+		Principal: frames.KeyID{6}, Activation: 7, Run: frames.RunID{8}, Mode: EffectDenied, Reason: frames.EndFailed,
 	}
-	_, err = decodeObjectiveMeta(objectiveMeta{Runs: 1, Unfinished: 2}.encode())
+	for name, tt := range map[string]struct {
+		value codec.Value
+		into  func() codec.Value
+	}{
+		"operation": {&op, func() codec.Value { return new(OpMeta) }},
+		"effect":    {&effect, func() codec.Value { return new(Effect) }},
+		"claim":     {&Claim{frames.RunID{1}, frames.Fingerprint{2}, frames.IncarnationID{3}, true}, func() codec.Value { return new(Claim) }},
+		"run": {&runMeta{frames.WorkSessionID{1}, frames.BindingID{2}, frames.EffectAttemptID{3}, frames.OperationID{4}},
+			func() codec.Value { return new(runMeta) }},
+		"binding": {&bindingMeta{Run: frames.RunID{1}, Last: 2, Count: 3, Gapped: true, OutputBytes: 4, Kill: frames.EffectAttemptID{5},
+			Blocked: frames.SignalID{6}, Failed: frames.SignalID{7}, Spans: []span{{1, 0}, {9, 2}}, Seal: []byte{8}}, func() codec.Value { return new(bindingMeta) }},
+		"signal":   {&signalMeta{frames.BindingID{1}}, func() codec.Value { return new(signalMeta) }},
+		"artifact": {&artifactMeta{true, 2}, func() codec.Value { return new(artifactMeta) }},
+		"runs":     {&runCounts{2, 1}, func() codec.Value { return new(runCounts) }},
+		"totals":   {&totals{1}, func() codec.Value { return new(totals) }},
+		"digest":   {&factDigest{1, [32]byte{2}}, func() codec.Value { return new(factDigest) }},
+	} {
+		good := image(t, tt.value)
+		into := tt.into()
+		require.NoError(t, decodeAnnex(name, into, good), name)
+		require.Equal(t, tt.value, into, name)
+		strict(t, name, good, func(b []byte) error { return decodeAnnex(name, tt.into(), b) })
+	}
+	strict(t, "retention", (&retentionMeta{adverts: []advert{{1, 9}, {2, 8}}}).encode(), func(b []byte) error {
+		_, err := decodeRetentionMeta(b)
+		return err
+	})
+	_, err = codec.EncodeImage(nil, &runCounts{Runs: 1, Unfinished: 2})
 	require.Error(t, err)
+}
+
+// strict checks that an annex is refused in every other form.
+func strict(t *testing.T, name string, good []byte, f func([]byte) error) {
+	t.Helper()
+	require.NoError(t, f(good), name)
+	require.Error(t, f(append(append([]byte(nil), good...), 0)), "%s: a byte more", name)
+	for n := range good {
+		require.Error(t, f(good[:n]), "%s cut at %d", name, n)
+	}
+	newer := append([]byte(nil), good...)
+	newer[0]++
+	require.Error(t, f(newer), "%s of a newer version", name)
 }
 
 func TestDamagedRecordsAreNoRefusals(t *testing.T) {

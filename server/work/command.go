@@ -2,7 +2,6 @@ package work
 
 import (
 	"errors"
-	"math"
 	"slices"
 
 	"coordinator/frames"
@@ -50,13 +49,18 @@ func Parse(cmd *frames.CoordCommand, from Viewer, maxPayload uint32) (*Command, 
 		}
 		return nil, frames.Refuse(frames.CodeMalformedMessage, "%v: payload: %v", cmd.Kind, err)
 	}
+	if f, ok := act.(conditioned); ok {
+		if err := f.checkForm(cmd.Preconditions); err != nil {
+			return nil, err
+		}
+	}
 	digest, err := frames.OperationDigest(cmd)
 	if err != nil {
 		return nil, frames.Refuse(frames.CodeMalformedMessage, "%v: %v", cmd.Kind, err)
 	}
 	return &Command{
 		ID: cmd.OperationID, Kind: cmd.Kind, Digest: digest, From: from,
-		preconditions: cmd.Preconditions, size: len(cmd.Payload) + operationSlack, row: row, action: act,
+		preconditions: cmd.Preconditions, size: (1 + row.copies) * (len(cmd.Payload) + operationSlack), row: row, action: act,
 	}, nil
 }
 
@@ -101,15 +105,31 @@ func Apply(v View, c *Command, env Env) (Outcome, error) {
 	if env.LowDisk && !c.row.onReserve {
 		return Outcome{}, frames.Refuse(frames.CodeResourceExhausted, "the disk is nearly full; %v is refused until there is room", c.Kind)
 	}
+	if err := env.mayPend(c.From.Principal, c.row.pending); err != nil {
+		return Outcome{}, err
+	}
 	if err := c.checkPreconditions(v); err != nil {
 		return Outcome{}, err
 	}
-	t := txn{view: v, env: env, cmd: c, head: env.Head}
-	result, err := c.action.apply(&t)
-	if err != nil {
-		return Outcome{}, err
+	t := newTxn(v, env)
+	t.cmd = c
+	return c.action.apply(t)
+}
+
+// mayPend charges n pending operations and effect attempts of a principal before they are
+// admitted (protocol.md §2.3).
+func (e *Env) mayPend(p frames.KeyID, n uint64) error {
+	if n == 0 || e.PendingOf == nil {
+		return nil
 	}
-	return t.finish(result)
+	own, all := e.PendingOf(p)
+	switch {
+	case own+n > e.MaxPending:
+		return frames.Refuse(frames.CodeResourceExhausted, "the principal has %d pending operations and effect attempts", own)
+	case all+n > e.MaxPendingAll:
+		return frames.Refuse(frames.CodeResourceExhausted, "the server has %d pending operations and effect attempts", all)
+	}
+	return nil
 }
 
 // duplicate answers a command whose operation id is in use. Another principal or another
@@ -146,79 +166,4 @@ func (c *Command) checkPreconditions(v View) error {
 		}
 	}
 	return nil
-}
-
-// A txn collects what one command changes. Actions finish their checks before their first
-// put.
-type txn struct {
-	view    View
-	env     Env
-	cmd     *Command
-	head    frames.EventCut
-	changes []Change
-	silent  []Change // without event; they go last
-	created []frames.ObjectRef
-}
-
-// next gives the sequence of the event that is put next.
-func (t *txn) next() (frames.EventSequence, error) {
-	if t.head == math.MaxUint64 {
-		return 0, ErrWrapped
-	}
-	return frames.EventSequence(t.head) + 1, nil
-}
-
-// put announces a new version of a record. Whether it is live follows from its payload.
-func (t *txn) put(event frames.EventKind, live bool, s Stored) error {
-	if _, err := t.next(); err != nil {
-		return err
-	}
-	id, err := t.env.NewEventID()
-	if err != nil {
-		return err
-	}
-	limit := t.env.MaxPayload
-	if limit == 0 {
-		limit = int(frames.ReferenceLimits().TypedPayload)
-	}
-	if size := s.Record.Size(); size > limit {
-		return frames.Refuse(frames.CodeResourceExhausted, "the resulting %v of %d bytes is over this server's limit of %d", s.Record.Kind, size, limit)
-	}
-	if s.Record.Revision == 1 {
-		t.created = append(t.created, s.Record.Ref())
-	}
-	t.head++
-	t.changes = append(t.changes, Change{Event: event, EventID: id, Stored: s, Live: live})
-	return nil
-}
-
-// finish admits and completes the operation in one: OPERATION_CHANGED, revision 1, final.
-func (t *txn) finish(r success) (Outcome, error) {
-	seq, err := t.next()
-	if err != nil {
-		return Outcome{}, err
-	}
-	retention, err := Retention(t.view)
-	if err != nil {
-		return Outcome{}, err
-	}
-	result := frames.OperationResult{
-		State: frames.OperationSucceeded, Sequence: seq, Kind: r.kind, Payload: r.payload,
-	}
-	meta := OpMeta{
-		Digest: t.cmd.Digest, Kind: t.cmd.Kind, Epoch: t.env.Epoch, CompletedAt: t.env.Now, FinalSequence: seq,
-		RetentionSecs: retention.OperationResultSecs, Created: t.created,
-	}
-	record, err := frames.NewRecord(t.cmd.Ref(), 1, &frames.Operation{Principal: t.cmd.From.Principal, Result: result})
-	if err != nil {
-		return Outcome{}, err
-	}
-	annex, err := meta.Encode()
-	if err != nil {
-		return Outcome{}, err
-	}
-	if err := t.put(frames.EventOperationChanged, false, Stored{Record: record, Principal: t.cmd.From.Principal, Annex: annex}); err != nil {
-		return Outcome{}, err
-	}
-	return Outcome{Result: result, Changes: append(t.changes, t.silent...)}, nil
 }

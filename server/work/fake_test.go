@@ -13,16 +13,18 @@ import (
 // state is a View that applies changes to a map, and checks as it goes what every
 // transaction must obey.
 type state struct {
-	t    testing.TB
-	rows map[frames.ObjectRef]Stored
-	live map[frames.ObjectRef]bool
-	head frames.EventCut
-	ids  uint64
-	env  Env // Head, NewEventID and Epoch are filled in
+	t       testing.TB
+	rows    map[frames.ObjectRef]Stored
+	live    map[frames.ObjectRef]bool
+	head    frames.EventCut
+	ids     uint64
+	events  []Change // that have one, in order
+	pending map[frames.KeyID]int
+	env     Env // Head, NewEventID and Epoch are filled in
 }
 
 func newState(t testing.TB) *state {
-	s := &state{t: t, rows: map[frames.ObjectRef]Stored{}, live: map[frames.ObjectRef]bool{}}
+	s := &state{t: t, rows: map[frames.ObjectRef]Stored{}, live: map[frames.ObjectRef]bool{}, pending: map[frames.KeyID]int{}}
 	genesis, err := GenesisRetention(frames.Retention{
 		OperationResultSecs: DefaultOperationResultSecs, EventBytes: DefaultEventBytes, ArtifactBytes: DefaultArtifactBytes,
 	})
@@ -46,10 +48,13 @@ func (s *state) do(cmd *frames.CoordCommand, from Viewer) (Outcome, error) {
 	return s.apply(c)
 }
 
-func (s *state) apply(c *Command) (Outcome, error) {
-	s.t.Helper()
+// now is what the writer would pass in.
+func (s *state) now() Env {
 	env := s.env
-	env.Head, env.Epoch = s.head, 3
+	env.Head, env.Epoch, env.Coordinator = s.head, 3, coordinator
+	if env.Activation == 0 {
+		env.Activation = 2
+	}
 	if env.Now == 0 {
 		env.Now = 1_800_000_000
 	}
@@ -59,7 +64,12 @@ func (s *state) apply(c *Command) (Outcome, error) {
 		binary.BigEndian.PutUint64(id[:], s.ids)
 		return id, nil
 	}
-	out, err := Apply(s, c, env)
+	return env
+}
+
+func (s *state) apply(c *Command) (Outcome, error) {
+	s.t.Helper()
+	out, err := Apply(s, c, s.now())
 	if err != nil {
 		require.Empty(s.t, out, "a refused command leaves nothing")
 		return out, err
@@ -75,40 +85,73 @@ func (s *state) apply(c *Command) (Outcome, error) {
 // commit checks the shape of an outcome and takes it over.
 func (s *state) commit(c *Command, out Outcome) {
 	s.t.Helper()
-	refs := c.Refs()
-	events, silent := 0, false
-	for _, ch := range out.Changes {
-		require.Contains(s.t, refs, ch.Ref(), "it was prefetched")
-		require.EqualValues(s.t, s.rows[ch.Ref()].Record.Revision+1, ch.Record.Revision, "exact-next revision")
-		_, err := ch.Record.DecodePayload()
-		require.NoError(s.t, err)
-		if ch.Event == 0 {
-			silent = true
-		} else {
-			require.False(s.t, silent, "changes without event come last")
-			require.NotZero(s.t, ch.EventID)
-			events++
-			s.head++
-		}
-		s.rows[ch.Ref()], s.live[ch.Ref()] = ch.Stored, ch.Live
-	}
+	events := s.take(out)
 	require.NotZero(s.t, events)
 	require.LessOrEqual(s.t, events, c.Events())
 	last := out.Changes[events-1]
 	require.Equal(s.t, frames.EventOperationChanged, last.Event)
 	require.Equal(s.t, c.Ref(), last.Ref())
 	require.Equal(s.t, c.From.Principal, last.Principal)
-	require.False(s.t, last.Live, "a finished operation is history")
+	pending := out.Result.State == frames.OperationPending
+	require.Equal(s.t, pending, last.Live, "a finished operation is history")
 	var op frames.Operation
 	require.NoError(s.t, codec.Decode(&op, last.Record.Payload))
 	require.Equal(s.t, frames.Operation{Principal: c.From.Principal, Result: out.Result}, op)
 	require.EqualValues(s.t, s.head, out.Result.Sequence, "the sequence of its OPERATION_CHANGED")
 	size := 0
 	for _, ch := range out.Changes {
-		size += ch.Record.Size() + len(ch.Annex)
+		if !ch.Removed {
+			size += ch.Record.Size() + len(ch.Annex) + len(ch.Fact)
+		}
 	}
 	require.LessOrEqual(s.t, size, c.Size())
 }
+
+// take checks what every outcome obeys, takes it over and counts its events.
+func (s *state) take(out Outcome) (events int) {
+	s.t.Helper()
+	silent := false
+	for _, ch := range out.Changes {
+		ref := ch.Ref()
+		was, had := s.rows[ref]
+		switch {
+		case ch.Removed:
+			require.True(s.t, internalKind(ref.Kind))
+		case internalKind(ref.Kind):
+			require.Empty(s.t, ch.Record.Payload)
+			require.EqualValues(s.t, 1, ch.Record.Revision)
+		case ch.Event == 0 && ref.Kind != frames.KindAdmin:
+			require.True(s.t, had)
+			require.Equal(s.t, was.Record, ch.Record, "nobody sees an annex change")
+		default:
+			require.EqualValues(s.t, was.Record.Revision+1, ch.Record.Revision, "exact-next revision")
+		}
+		if !internalKind(ref.Kind) {
+			_, err := ch.Record.DecodePayload()
+			require.NoError(s.t, err)
+		}
+		if ch.Event == 0 {
+			silent = true
+		} else {
+			require.False(s.t, silent, "changes without event come last")
+			require.NotZero(s.t, ch.EventID)
+			require.Equal(s.t, ch.Event.CarriesRecord(), ch.Fact == nil)
+			events++
+			s.head++
+			s.events = append(s.events, ch)
+		}
+		if delete(s.rows, ref); !ch.Removed {
+			s.rows[ref], s.live[ref] = ch.Stored, ch.Live
+		}
+	}
+	for _, p := range out.Pending {
+		s.pending[p.Principal] += p.N
+		require.GreaterOrEqual(s.t, s.pending[p.Principal], 0)
+	}
+	return events
+}
+
+var coordinator = frames.CoordinatorID{0xc0}
 
 var (
 	alice = Viewer{Principal: frames.KeyID{1}, Scope: frames.AllScopes, Capabilities: Capabilities &^ frames.CapWithoutOperations}
@@ -147,7 +190,7 @@ func retention(t testing.TB, op byte, secs uint64, conds ...frames.Precondition)
 		&frames.ChangeRetention{Retention: frames.Retention{OperationResultSecs: secs, EventBytes: 1, ArtifactBytes: 1}}, conds...)
 }
 
-func run(t testing.TB, op byte, kind frames.CommandKind, id byte) *frames.CoordCommand {
+func runCommand(t testing.TB, op byte, kind frames.CommandKind, id byte) *frames.CoordCommand {
 	return command(t, op, kind, &frames.RunCommand{RunID: frames.RunID{id}})
 }
 
@@ -173,10 +216,13 @@ func objective(t testing.TB, s *state, id byte) (frames.Objective, frames.Object
 	return o, row.Record.Revision
 }
 
-// putRun plants a run, which no command of this version can make.
+func image(t testing.TB, v codec.Value) []byte { return must(t)(codec.EncodeImage(nil, v)) }
+
+// putRun plants a run that has neither session nor binding.
 func (s *state) putRun(id byte, st frames.RunState) {
 	s.t.Helper()
 	r, err := frames.NewRecord(runRef(frames.RunID{id}), 1, &frames.Run{ObjectiveID: frames.ObjectiveID{1}, Attempt: 1, State: st})
 	require.NoError(s.t, err)
-	s.rows[r.Ref()] = Stored{Record: r}
+	meta := runMeta{Session: frames.WorkSessionID{id}, Binding: frames.BindingID{id}}
+	s.rows[r.Ref()] = Stored{Record: r, Annex: image(s.t, &meta)}
 }

@@ -13,6 +13,10 @@ type kind struct {
 	onReserve bool
 	// events is the most events that one command emits, OPERATION_CHANGED included.
 	events int
+	// copies is how many more times than once the payload, or so much, is written.
+	copies int
+	// pending is the most pending operations and effect attempts that one command adds.
+	pending uint64
 	// parse decodes the payload. Its error is a *[Refusal], or stands for
 	// MALFORMED_MESSAGE.
 	parse func(payload []byte, from Viewer) (action, error)
@@ -23,8 +27,14 @@ type action interface {
 	// refs names the objects that the command changes or decides on, all named in its
 	// payload.
 	refs() []frames.ObjectRef
-	// apply checks the conditions of [D-17] and then puts what the command does.
-	apply(t *txn) (success, error)
+	// apply checks the conditions of [D-17], then puts what the command does and finishes its
+	// operation or leaves it PENDING.
+	apply(t *txn) (Outcome, error)
+}
+
+// conditioned actions demand something of the form of their command's preconditions.
+type conditioned interface {
+	checkForm([]frames.Precondition) error
 }
 
 // success is the body of a SUCCEEDED result.
@@ -37,9 +47,30 @@ type success struct {
 var kinds = map[frames.CommandKind]*kind{
 	frames.CommandCreateObjective: {scope: frames.ScopeWorkCommand, events: 2, parse: parseCreateObjective},
 	frames.CommandUpdateObjective: {scope: frames.ScopeWorkCommand, events: 2, parse: parseUpdateObjective},
-	frames.CommandCancelRun:       {scope: frames.ScopeWorkCommand, events: 2, onReserve: true, parse: parseCancelRun},
-	frames.CommandPauseRun:        {scope: frames.ScopeWorkCommand, events: 2, parse: parsePauseRun},
-	frames.CommandResumeRun:       {scope: frames.ScopeWorkCommand, events: 2, parse: parseResumeRun},
+	frames.CommandStartRun: {
+		scope: frames.ScopeWorkCommand | frames.ScopeTerminalControl, gate: frames.CapTerminalBindings,
+		events: 3, copies: 2, pending: 2, parse: parseStartRun,
+	},
+	frames.CommandCancelRun: {
+		scope: frames.ScopeWorkCommand, events: 3, copies: 4, pending: 2, onReserve: true, parse: parseCancelRun,
+	},
+	frames.CommandPauseRun:  {scope: frames.ScopeWorkCommand, events: 2, parse: parsePauseRun},
+	frames.CommandResumeRun: {scope: frames.ScopeWorkCommand, events: 2, parse: parseResumeRun},
+	frames.CommandAckSignal: {
+		scope: frames.ScopeSignalAck | frames.ScopeWorkRead, gate: frames.CapSignals,
+		events: 2, copies: 2, onReserve: true, parse: parseAckSignal,
+	},
+	frames.CommandSuppressSignal: {
+		scope: frames.ScopeSignalAck | frames.ScopeWorkRead, gate: frames.CapSignals,
+		events: 2, copies: 2, onReserve: true, parse: parseSuppressSignal,
+	},
+	frames.CommandRegisterArtifactManifest: {
+		scope: frames.ScopeWorkCommand, gate: frames.CapArtifactManifests, events: 3, parse: parseRegisterManifest,
+	},
+	frames.CommandEndBinding: {
+		scope: frames.ScopeWorkCommand | frames.ScopeTerminalControl, gate: frames.CapTerminalBindings,
+		events: 6, copies: 8, pending: 2, onReserve: true, parse: parseEndBinding,
+	},
 	frames.CommandChangeRetention: {
 		scope: frames.ScopeAdmin, gate: frames.CapAdministration, events: 1, onReserve: true, parse: parseChangeRetention,
 	},

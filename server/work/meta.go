@@ -64,37 +64,6 @@ func DecodeOpMeta(annex []byte) (OpMeta, error) {
 	return m, nil
 }
 
-// objectiveMeta is the annex of an OBJECTIVE row: its runs, counted, so that neither an
-// attempt number nor the end of an objective needs a search.
-//
-//	version:u8(1) || runs:u32 || unfinished:u32
-type objectiveMeta struct {
-	Runs       uint32 // ever started
-	Unfinished uint32 // of them, not in a terminal state
-}
-
-const objectiveMetaSize = 9
-
-func (m objectiveMeta) encode() []byte {
-	out := append(make([]byte, 0, objectiveMetaSize), metaVersion)
-	out = binary.BigEndian.AppendUint32(out, m.Runs)
-	return binary.BigEndian.AppendUint32(out, m.Unfinished)
-}
-
-func decodeObjectiveMeta(annex []byte) (objectiveMeta, error) {
-	if len(annex) != objectiveMetaSize || annex[0] != metaVersion {
-		return objectiveMeta{}, fmt.Errorf("work: annex of an objective has a form that this version does not know")
-	}
-	m := objectiveMeta{
-		Runs:       binary.BigEndian.Uint32(annex[1:]),
-		Unfinished: binary.BigEndian.Uint32(annex[5:]),
-	}
-	if m.Unfinished > m.Runs {
-		return objectiveMeta{}, fmt.Errorf("work: annex of an objective counts %d unfinished of %d runs", m.Unfinished, m.Runs)
-	}
-	return m, nil
-}
-
 // An advert is one retention that was advertised from the sequence From on.
 type advert struct {
 	From frames.EventSequence

@@ -2,7 +2,6 @@ package work
 
 import (
 	"bytes"
-	"fmt"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -26,17 +25,17 @@ func (a *createObjective) refs() []frames.ObjectRef {
 	return []frames.ObjectRef{objectiveRef(a.p.ObjectiveID)}
 }
 
-func (a *createObjective) apply(t *txn) (success, error) {
+func (a *createObjective) apply(t *txn) (Outcome, error) {
 	ref := objectiveRef(a.p.ObjectiveID)
-	_, found, err := t.view.Record(ref)
+	_, found, err := t.Record(ref)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	if found {
-		return success{}, frames.Refuse(frames.CodeRevisionConflict, "the objective id is in use")
+		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the objective id is in use")
 	}
 	obj := frames.Objective{DocumentSchema: a.p.Schema, Document: bytes.Clone(a.p.Document), State: frames.ObjectiveActive}
-	return t.putObjective(ref, 1, obj, objectiveMeta{})
+	return t.putObjective(ref, 1, obj)
 }
 
 type updateObjective struct{ p frames.UpdateObjective }
@@ -53,52 +52,49 @@ func parseUpdateObjective(payload []byte, from Viewer) (action, error) {
 }
 
 func (a *updateObjective) refs() []frames.ObjectRef {
-	return []frames.ObjectRef{objectiveRef(a.p.ObjectiveID)}
+	return []frames.ObjectRef{objectiveRef(a.p.ObjectiveID), runsRef(a.p.ObjectiveID)}
 }
 
-func (a *updateObjective) apply(t *txn) (success, error) {
+func (a *updateObjective) apply(t *txn) (Outcome, error) {
 	ref := objectiveRef(a.p.ObjectiveID)
-	stored, found, err := t.view.Record(ref)
+	var obj frames.Objective
+	stored, found, err := t.load(ref, &obj, nil)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	if !found {
-		return success{}, frames.Refuse(frames.CodeNotFound, "no such objective")
-	}
-	var obj frames.Objective
-	if err := codec.Decode(&obj, stored.Record.Payload); err != nil {
-		return success{}, fmt.Errorf("work: stored objective: %w", err)
-	}
-	meta, err := decodeObjectiveMeta(stored.Annex)
-	if err != nil {
-		return success{}, err
+		return Outcome{}, frames.Refuse(frames.CodeNotFound, "no such objective")
 	}
 	if obj.State != frames.ObjectiveActive {
-		return success{}, frames.Refuse(frames.CodeRevisionConflict, "the objective is no longer active")
+		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the objective is no longer active")
 	}
 	if a.p.State != nil {
-		if meta.Unfinished > 0 {
-			return success{}, frames.Refuse(frames.CodeRevisionConflict, "the objective has runs that have not ended")
+		var counts runCounts
+		if _, err := t.kept("the runs of an objective", runsRef(a.p.ObjectiveID), &counts); err != nil {
+			return Outcome{}, err
+		}
+		if counts.Unfinished > 0 {
+			return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the objective has runs that have not ended")
 		}
 		obj.State = *a.p.State
 	}
 	rev, err := nextRevision(stored.Record.Revision)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
 	obj.DocumentSchema, obj.Document = a.p.Schema, bytes.Clone(a.p.Document)
-	return t.putObjective(ref, rev, obj, meta)
+	return t.putObjective(ref, rev, obj)
 }
 
 // putObjective writes a version of an objective; active ones are live.
-func (t *txn) putObjective(ref frames.ObjectRef, rev frames.ObjectRevision, obj frames.Objective, meta objectiveMeta) (success, error) {
-	record, err := frames.NewRecord(ref, rev, &obj)
-	if err != nil {
-		return success{}, err
-	}
+func (t *txn) putObjective(ref frames.ObjectRef, rev frames.ObjectRevision, obj frames.Objective) (Outcome, error) {
 	live := obj.State == frames.ObjectiveActive
-	if err := t.put(frames.EventObjectiveChanged, live, Stored{Record: record, Annex: meta.encode()}); err != nil {
-		return success{}, err
+	if err := t.putRecord(frames.EventObjectiveChanged, live, ref, rev, &obj, nil); err != nil {
+		return Outcome{}, err
 	}
-	return objectResult(ref)
+	result, err := objectResult(ref)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return t.finish(result)
 }

@@ -1,31 +1,9 @@
 package work
 
 import (
-	"fmt"
-
 	"coordinator/codec"
 	"coordinator/frames"
 )
-
-func runRef(id frames.RunID) frames.ObjectRef {
-	return frames.ObjectRef{Kind: frames.KindRun, ID: frames.ObjectID(id)}
-}
-
-// loadRun reads the run that a command names.
-func (t *txn) loadRun(id frames.RunID) (Stored, frames.Run, error) {
-	stored, found, err := t.view.Record(runRef(id))
-	if err != nil {
-		return Stored{}, frames.Run{}, err
-	}
-	if !found {
-		return Stored{}, frames.Run{}, frames.Refuse(frames.CodeNotFound, "no such run")
-	}
-	var run frames.Run
-	if err := codec.Decode(&run, stored.Record.Payload); err != nil {
-		return Stored{}, frames.Run{}, fmt.Errorf("work: stored run: %w", err)
-	}
-	return stored, run, nil
-}
 
 type cancelRun struct{ p frames.RunCommand }
 
@@ -36,18 +14,78 @@ func parseCancelRun(payload []byte, _ Viewer) (action, error) {
 
 func (a *cancelRun) refs() []frames.ObjectRef { return []frames.ObjectRef{runRef(a.p.RunID)} }
 
-// apply answers for runs that are absent or have ended. Nothing in this server starts a
-// run, and what ends a live one (its session, its effects and its owner) belongs to the
-// capability that would have started it.
-func (a *cancelRun) apply(t *txn) (success, error) {
-	_, run, err := t.loadRun(a.p.RunID)
+// apply ends a run as far as its state allows [D-17]: an unresolved SPAWN is waited for
+// ([D-24] [D-30]), an active binding is killed [D-29], and a run that has neither ends at
+// once.
+func (a *cancelRun) apply(t *txn) (Outcome, error) {
+	r, err := t.needRun(a.p.RunID)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
-	if run.State.Terminal() {
-		return success{}, frames.Refuse(frames.CodeRevisionConflict, "the run has ended")
+	if r.State.Terminal() {
+		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the run has ended")
 	}
-	return success{}, frames.Refuse(frames.CodeCapabilityRequired, "ending a live run needs TERMINAL_BINDINGS, which this server does not offer")
+	if r.meta.Cancel != (frames.OperationID{}) {
+		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the run is being cancelled already")
+	}
+	if r.meta.Spawn != (frames.EffectAttemptID{}) {
+		return a.waitForSpawn(t, r)
+	}
+	b, bound, err := t.binding(r.meta.Binding)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if bound && b.active() {
+		if b.meta.Kill != (frames.EffectAttemptID{}) {
+			return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the run's binding is being ended already")
+		}
+		if err := mayControl(t); err != nil {
+			return Outcome{}, err
+		}
+		return t.kill(b, frames.EndCancelled)
+	}
+	if err := t.session(r.meta.Session, frames.StateEnded, frames.BindingID{}); err != nil {
+		return Outcome{}, err
+	}
+	if err := t.endRun(r, frames.RunCancelled, nil); err != nil {
+		return Outcome{}, err
+	}
+	if err := t.unclaim(r); err != nil {
+		return Outcome{}, err
+	}
+	return t.finish(noResult())
+}
+
+// mayControl is the scope that CANCEL_RUN needs when a process is in question; it is checked
+// last [D-34].
+func mayControl(t *txn) error {
+	if !t.cmd.From.Scope.Has(frames.ScopeTerminalControl) {
+		return frames.Refuse(frames.CodeScopeDenied, "the run has a process, or may have one; ending it needs TERMINAL_CONTROL")
+	}
+	return nil
+}
+
+// waitForSpawn leaves the command PENDING until the SPAWN is resolved. A READY one is not
+// sent any more but looked up, since a restored store may have sent it before.
+func (a *cancelRun) waitForSpawn(t *txn, r *run) (Outcome, error) {
+	if err := mayControl(t); err != nil {
+		return Outcome{}, err
+	}
+	effect, found, err := t.effect(r.meta.Spawn)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if found && effect.Attempt.State == frames.EffectReady {
+		effect.Attempt.State, effect.Mode = frames.EffectDispatched, EffectVoided
+		if err := t.keepEffect(effect); err != nil {
+			return Outcome{}, err
+		}
+	}
+	r.meta.Cancel = t.cmd.ID
+	if err := t.remember(r); err != nil {
+		return Outcome{}, err
+	}
+	return t.pend()
 }
 
 // moveRun is PAUSE_RUN and RESUME_RUN: one state for another and nothing else.
@@ -69,25 +107,17 @@ func parseResumeRun(payload []byte, _ Viewer) (action, error) {
 
 func (a *moveRun) refs() []frames.ObjectRef { return []frames.ObjectRef{runRef(a.p.RunID)} }
 
-func (a *moveRun) apply(t *txn) (success, error) {
-	stored, run, err := t.loadRun(a.p.RunID)
+func (a *moveRun) apply(t *txn) (Outcome, error) {
+	r, err := t.needRun(a.p.RunID)
 	if err != nil {
-		return success{}, err
+		return Outcome{}, err
 	}
-	if run.State != a.from {
-		return success{}, frames.Refuse(frames.CodeRevisionConflict, "%s", a.refusal)
+	if r.State != a.from {
+		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "%s", a.refusal)
 	}
-	rev, err := nextRevision(stored.Record.Revision)
-	if err != nil {
-		return success{}, err
+	r.State = a.to
+	if err := t.putRun(r); err != nil {
+		return Outcome{}, err
 	}
-	run.State = a.to
-	record, err := frames.NewRecord(runRef(a.p.RunID), rev, &run)
-	if err != nil {
-		return success{}, err
-	}
-	if err := t.put(frames.EventRunChanged, true, Stored{Record: record, Annex: stored.Annex}); err != nil {
-		return success{}, err
-	}
-	return noResult(), nil
+	return t.finish(noResult())
 }

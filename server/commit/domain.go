@@ -1,0 +1,137 @@
+package commit
+
+import (
+	"context"
+	"errors"
+
+	"coordinator/frames"
+	"coordinator/server/store"
+	"coordinator/server/work"
+)
+
+// A Decide is a change of the domain that is no client's command: a dispatch, an effect's
+// result, source facts, an owner that is gone. It may run more than once; only what its last
+// run gave counts, and it has happened when the reply comes with nil.
+type Decide func(v work.View, env work.Env) (work.Outcome, error)
+
+// domainSize and domainEvents estimate a small change; facts are estimated by their number.
+const (
+	domainSize   = 4 << 10
+	domainEvents = 8
+)
+
+// Domain makes an amendment of fn. refs are what it may read and is known beforehand; what
+// else it reads is found out when it does. n is the number of facts in it, zero when it has
+// none, and bytes what they take.
+func Domain(refs []frames.ObjectRef, n, bytes int, fn Decide) *Amendment {
+	return &Amendment{refs: refs, size: domainSize*(n+1) + bytes, events: domainEvents + 4*n, decide: fn}
+}
+
+// Change applies fn and waits until what it changes is durable and published. A ctx that ends
+// first leaves the outcome unknown.
+func (w *Writer) Change(ctx context.Context, refs []frames.ObjectRef, fn Decide) error {
+	return w.amend(ctx, Domain(refs, 0, 0, fn))
+}
+
+// Read runs fn between two commits on a view that finds everything, and prefetches again for
+// as long as it has not: what fn sees is durable and published. fn may run more than once.
+func (w *Writer) Read(ctx context.Context, refs []frames.ObjectRef, fn func(work.View) error) error {
+	return w.read(ctx, refs, fn)
+}
+
+// Scan gives visit every live row of a kind, between two commits, until it returns false.
+func (w *Writer) Scan(ctx context.Context, kind frames.ObjectKind, visit func(store.Row) bool) error {
+	return w.Do(ctx, func(s *store.Store) error {
+		s.LiveRows(kind, visit)
+		return nil
+	})
+}
+
+// view is a transaction as the domain reads it. A row that only state.db can tell ends the
+// decision; it is then made again with that row at hand.
+type view struct {
+	tx     *store.Tx
+	missed frames.ObjectRef
+}
+
+func (v *view) Record(ref frames.ObjectRef) (work.Stored, bool, error) {
+	row, found, err := v.tx.Get(ref)
+	if errors.Is(err, store.ErrNotLoaded) {
+		v.missed = ref
+	}
+	if err != nil || !found {
+		return work.Stored{}, false, err
+	}
+	return work.Stored{Record: row.Record, Principal: row.Principal, Annex: row.Annex}, true, nil
+}
+
+// miss reports that a decision ended because v had not everything at hand, and adds what was
+// missing to refs. Every round adds one, and a decision reads only so many.
+func (v *view) miss(err error, refs *[]frames.ObjectRef) bool {
+	if !errors.Is(err, store.ErrNotLoaded) || v.missed == (frames.ObjectRef{}) {
+		return false
+	}
+	// The caller's slice is not written to.
+	*refs = append((*refs)[:len(*refs):len(*refs)], v.missed)
+	return true
+}
+
+// pending counts operations and effect attempts that are not finished (protocol.md §2.3). It
+// belongs to the stepping goroutine. What the transaction under construction adds is kept
+// apart until it is durable.
+type pending struct {
+	of, round map[frames.KeyID]int
+	all       int
+	roundAll  int
+}
+
+// load begins a transaction; before the first it counts what the store holds.
+func (p *pending) load(s *store.Store) error {
+	if p.of != nil {
+		p.begin()
+		return nil
+	}
+	p.of, p.round = make(map[frames.KeyID]int), make(map[frames.KeyID]int)
+	s.LiveRows(frames.KindOperation, func(r store.Row) bool {
+		p.of[r.Principal]++
+		p.all++
+		return true
+	})
+	var bad error
+	s.LiveRows(work.EffectKind, func(r store.Row) bool {
+		e, err := work.DecodeEffect(r.Annex)
+		bad = errors.Join(bad, err)
+		p.of[e.Principal]++
+		p.all++
+		return true
+	})
+	return bad
+}
+
+// begin forgets what a transaction that was not committed would have added.
+func (p *pending) begin() {
+	clear(p.round)
+	p.roundAll = 0
+}
+
+func (p *pending) add(changes []work.PendingChange) {
+	for _, c := range changes {
+		p.round[c.Principal] += c.N
+		p.roundAll += c.N
+	}
+}
+
+// commit makes the transaction's changes count for good.
+func (p *pending) commit() {
+	for k, n := range p.round {
+		if p.of[k] += n; p.of[k] <= 0 {
+			delete(p.of, k)
+		}
+	}
+	p.all += p.roundAll
+	p.begin()
+}
+
+func (p *pending) count(k frames.KeyID) (own, all uint64) {
+	return uint64(max(p.of[k]+p.round[k], 0)), uint64(max(p.all+p.roundAll, 0))
+}
