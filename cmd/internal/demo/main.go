@@ -1,6 +1,7 @@
 // Demo shows the product's main job from nothing, with the real binaries: it brings up a
-// throwaway coordinator and witness, makes durable work, kills the coordinator with
-// SIGKILL, and shows that the same records come back under a higher authority.
+// throwaway coordinator and witness, follows events live over QUIC, makes durable work,
+// kills the coordinator with SIGKILL, and shows that the same records come back under a
+// higher authority while the follower says what it missed and heals.
 //
 // It only runs commands that a user could type, prints each of them, and fails at the
 // first that does not do what it says.
@@ -13,10 +14,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -38,7 +41,8 @@ type demo struct {
 	ctl   string // path of coordctl
 	state string
 	began time.Time
-	up    *supervisor
+	up    *process // coordctl up
+	watch *process // coordctl watch, over QUIC
 }
 
 func run(bin string) (err error) {
@@ -74,7 +78,12 @@ func (d *demo) story(dir string) error {
 		return err
 	}
 
-	d.say("2. A paired client makes durable work. Each command is one operation with one result.")
+	d.say("2. A second client follows every change live, over QUIC.")
+	if err := d.follow(); err != nil {
+		return err
+	}
+
+	d.say("3. A paired client makes durable work. Each command is one operation with one result.")
 	ship, err := d.create("Ship the release")
 	if err != nil {
 		return err
@@ -96,7 +105,7 @@ func (d *demo) story(dir string) error {
 		return err
 	}
 
-	d.say("3. A verified snapshot: order, totals and SHA-256 digest are checked by the client.")
+	d.say("4. A verified snapshot: order, totals and SHA-256 digest are checked by the client.")
 	before, after := filepath.Join(dir, "before.snapshot"), filepath.Join(dir, "after.snapshot")
 	if _, err := d.do("snapshot", "save", before); err != nil {
 		return err
@@ -106,7 +115,7 @@ func (d *demo) story(dir string) error {
 		return err
 	}
 
-	d.say("4. The coordinator is killed with SIGKILL. Its lease must run out before anyone may act again.")
+	d.say("5. The coordinator is killed with SIGKILL. Its lease must run out before anyone may act again.")
 	if err := d.kill(); err != nil {
 		return err
 	}
@@ -115,7 +124,7 @@ func (d *demo) story(dir string) error {
 		return err
 	}
 
-	d.say("5. The same records, byte for byte, under epoch %d instead of %d.", renewed.Epoch, old.Epoch)
+	d.say("6. The same records, byte for byte, under epoch %d instead of %d.", renewed.Epoch, old.Epoch)
 	for _, args := range [][]string{
 		{"status"}, {"get", "objective"}, {"snapshot", "save", after}, {"snapshot", "diff", before, after},
 	} {
@@ -126,7 +135,25 @@ func (d *demo) story(dir string) error {
 	if renewed.Epoch <= old.Epoch || renewed.Incarnation == old.Incarnation {
 		return fmt.Errorf("the coordinator came back as epoch %d, incarnation %s, and not as a later one", renewed.Epoch, renewed.Incarnation)
 	}
-	return nil
+
+	d.say("7. The follower said that it saw nothing for a while, healed, and goes on.")
+	if err := d.watch.shows("healed"); err != nil {
+		return err
+	}
+	if _, err := d.create("Tell the world"); err != nil {
+		return err
+	}
+	return d.watch.shows("Tell the world")
+}
+
+// follow starts a watcher and waits for its first line.
+func (d *demo) follow() (err error) {
+	path := filepath.Join(d.state, "client", "context-quic.toml")
+	fmt.Println("$ coordctl --context", path, "watch")
+	if d.watch, err = start("watch| ", d.ctl, "--context", path, "watch"); err != nil {
+		return err
+	}
+	return d.watch.shows("watching")
 }
 
 func (d *demo) create(title string) (id string, err error) {
@@ -211,76 +238,111 @@ func (d *demo) do(args ...string) ([]byte, error) {
 
 func (d *demo) say(format string, args ...any) { fmt.Printf("\n== "+format+"\n\n", args...) }
 
-// A supervisor is a running `coordctl up`.
-type supervisor struct {
-	cmd   *exec.Cmd
-	ready chan struct{} // closed at the line that begins with ready
-	done  chan struct{} // closed once it has ended
-	err   error         // set before done is closed
-	once  sync.Once
+// A process is a running command whose output is shown line by line.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed once it has ended
+	err  error         // set before done is closed
+
+	mu    sync.Mutex
+	lines []string // guarded by mu
 }
 
-func (d *demo) bringUp() error {
-	fmt.Println("$ coordctl up --state", d.state, "--lease 6")
-	cmd := exec.Command(d.ctl, "up", "--state", d.state, "--lease", "6")
+// start runs a command in a process group of its own: Ctrl-C at the terminal reaches the
+// demo, which stops everything in order.
+func start(prefix, path string, args ...string) (*process, error) {
+	cmd := exec.Command(path, args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cmd.Stderr = cmd.Stdout // one stream, in order
-	// Its own group: Ctrl-C at the terminal reaches the demo, which stops it in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
-	s := &supervisor{cmd: cmd, ready: make(chan struct{}), done: make(chan struct{})}
-	d.up = s
+	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() {
-		defer close(s.done)
+		defer close(p.done)
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
-			fmt.Println("  up|", lines.Text())
-			if strings.HasPrefix(lines.Text(), "ready") {
-				s.once.Do(func() { close(s.ready) })
-			}
+			fmt.Printf("  %s%s\n", prefix, lines.Text())
+			p.mu.Lock()
+			p.lines = append(p.lines, lines.Text())
+			p.mu.Unlock()
 		}
-		s.err = cmd.Wait()
+		p.err = cmd.Wait()
 	}()
-	select {
-	case <-s.ready:
-		return nil
-	case <-s.done:
-		return fmt.Errorf("coordctl up ended: %v", s.err)
-	case <-time.After(40 * time.Second):
-		return errors.New("coordctl up was not ready within 40 s")
-	}
+	return p, nil
 }
 
-func (s *supervisor) ended() bool {
+// shows waits for a line that contains what.
+func (p *process) shows(what string) error {
+	for deadline := time.Now().Add(40 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		p.mu.Lock()
+		found := slices.ContainsFunc(p.lines, func(l string) bool { return strings.Contains(l, what) })
+		p.mu.Unlock()
+		if found {
+			return nil
+		}
+		if p.ended() {
+			return fmt.Errorf("%s ended before it showed %q: %v", filepath.Base(p.cmd.Path), what, p.err)
+		}
+	}
+	return fmt.Errorf("%s did not show %q within 40 s", filepath.Base(p.cmd.Path), what)
+}
+
+func (p *process) ended() bool {
 	select {
-	case <-s.done:
+	case <-p.done:
 		return true
 	default:
 		return false
 	}
 }
 
-// down stops what bringUp started, in order, and waits for it.
-func (d *demo) down() error {
-	if d.up == nil || d.up.ended() {
+// stop interrupts the process and waits for its end.
+func (p *process) stop() error {
+	if p == nil || p.ended() {
 		return nil
 	}
-	d.say("Ctrl-C stops the coordinator, then the witness.")
-	if err := d.up.cmd.Process.Signal(os.Interrupt); err != nil {
+	if err := p.cmd.Process.Signal(os.Interrupt); err != nil {
 		return err
 	}
 	select {
-	case <-d.up.done:
-		if d.up.err != nil {
-			return fmt.Errorf("coordctl up: %w", d.up.err)
-		}
+	case <-p.done:
 		return nil
 	case <-time.After(15 * time.Second):
-		return errors.Join(errors.New("coordctl up did not stop within 15 s"), d.up.cmd.Process.Kill())
+		return errors.Join(fmt.Errorf("%s did not stop within 15 s", filepath.Base(p.cmd.Path)), p.cmd.Process.Kill())
 	}
+}
+
+func (d *demo) bringUp() (err error) {
+	addr, err := freePort()
+	if err != nil {
+		return err
+	}
+	fmt.Println("$ coordctl up --state", d.state, "--lease 6 --quic", addr)
+	if d.up, err = start("up| ", d.ctl, "up", "--state", d.state, "--lease", "6", "--quic", addr); err != nil {
+		return err
+	}
+	return d.up.shows("ready: the coordinator serves")
+}
+
+// freePort is a UDP port of this machine that nobody uses now.
+func freePort() (string, error) {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return c.LocalAddr().String(), c.Close()
+}
+
+// down stops what was started, in order, and waits for it.
+func (d *demo) down() error {
+	if d.up == nil || d.up.ended() {
+		return d.watch.stop()
+	}
+	d.say("Ctrl-C stops the follower, the coordinator, then the witness.")
+	return errors.Join(d.watch.stop(), d.up.stop(), d.up.err)
 }
