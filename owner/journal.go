@@ -1,0 +1,370 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"coordinator/codec"
+	"coordinator/frames"
+	"coordinator/internal/boltfile"
+	"coordinator/internal/durable"
+
+	bolt "go.etcd.io/bbolt"
+)
+
+const (
+	journalFile = "owner.db"
+	schema      = 1
+	headKey     = "head"
+
+	bucketHead         = "head"
+	bucketAttempts     = "attempts"     // EffectAttemptId -> attemptRow
+	bucketIndex        = "index"        // operation, binding or digest -> indexRow
+	bucketBindings     = "bindings"     // BindingId -> bindingRow
+	bucketFacts        = "facts"        // BindingId || sequence -> factRow
+	bucketAuthorities  = "authorities"  // CoordinatorId -> authorityRow
+	bucketIncarnations = "incarnations" // IncarnationId -> incarnationRow
+
+	// maxJournalBytes bounds what is read and checked at start.
+	maxJournalBytes = 16 << 30
+	// maxChanges is how many changes wait for the journal, and the most that share a sync.
+	maxChanges = 256
+)
+
+var bucketNames = []string{bucketHead, bucketAttempts, bucketIndex, bucketBindings, bucketFacts, bucketAuthorities, bucketIncarnations}
+
+// A journal is the owner's durable memory. Changes that wait at the same time share one
+// transaction and one sync. Once a write has failed, that and every later call matches
+// [ErrFailed].
+type journal struct {
+	db      *bolt.DB
+	owner   frames.Fingerprint
+	changes chan *change
+	failing chan struct{} // closed once failed is set
+	join    sync.WaitGroup
+
+	mu     sync.RWMutex
+	closed bool  // guarded by mu; no change is sent afterwards
+	failed error // set before failing is closed, constant afterwards
+}
+
+// A change is one caller's part of a transaction.
+type change struct {
+	fn  func(*txn) error
+	err error
+	ok  chan struct{} // closed when err is set
+}
+
+func createJournal(path string, owner frames.Fingerprint) error {
+	return boltfile.Create(path, func(tx *bolt.Tx) error {
+		for _, name := range bucketNames {
+			if _, err := tx.CreateBucket([]byte(name)); err != nil {
+				return err
+			}
+		}
+		t := &txn{tx: tx}
+		return t.putHead(owner)
+	})
+}
+
+// openJournal checks the whole file and opens it.
+func openJournal(path string, owner frames.Fingerprint) (*journal, error) {
+	if err := checkJournal(path, owner); err != nil {
+		return nil, err
+	}
+	db, err := boltfile.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	j := &journal{db: db, owner: owner, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
+	j.join.Go(j.write)
+	return j, nil
+}
+
+// checkJournal reads the whole file without opening it for writing.
+func checkJournal(path string, owner frames.Fingerprint) error {
+	file, err := durable.ReadPrivate(path, maxJournalBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &MissingError{File: path}
+	} else if err != nil {
+		return err
+	}
+	head, err := parseJournal(file)
+	switch {
+	case err != nil:
+		return &CorruptError{File: path, Problem: err.Error()}
+	case head.Schema != schema:
+		return &SchemaError{File: path, Have: head.Schema, Want: schema}
+	case head.Owner != owner:
+		return &IdentityError{File: path, Have: head.Owner, Want: owner}
+	}
+	return nil
+}
+
+// parseJournal checks a whole file image: pages, checksums, and that all of it stems from the
+// newest transaction. Of a file with another schema only the head is looked at.
+func parseJournal(file []byte) (headRow, error) {
+	var head headRow
+	c, err := boltfile.Read(file, bucketNames...)
+	if err != nil {
+		return head, err
+	}
+	for _, p := range c.Buckets[bucketHead] {
+		if string(p.Key) != headKey {
+			return head, errors.New("an unknown key beside the head")
+		}
+		if err := unseal(p.Key, p.Value, &head); err != nil {
+			return head, fmt.Errorf("head: %w", err)
+		}
+	}
+	if head.Schema != schema {
+		if head.Schema == 0 {
+			return head, errors.New("the head is missing")
+		}
+		return head, nil
+	}
+	if head.TxID != c.TxID {
+		return head, fmt.Errorf("the head is of transaction %d, the file of %d", head.TxID, c.TxID)
+	}
+	for name, pairs := range c.Buckets {
+		for _, p := range pairs {
+			if err := checkRow(name, p.Key, p.Value); err != nil {
+				return head, fmt.Errorf("%s: row %x: %w", name, p.Key, err)
+			}
+		}
+	}
+	return head, nil
+}
+
+func checkRow(bucket string, key, value []byte) error {
+	var row codec.Value
+	width := 16
+	switch bucket {
+	case bucketHead:
+		row, width = new(headRow), len(headKey)
+	case bucketAttempts:
+		row = new(attemptRow)
+	case bucketIndex:
+		row, width = new(indexRow), len(key)
+	case bucketBindings:
+		row = new(bindingRow)
+	case bucketFacts:
+		row, width = new(factRow), 24
+	case bucketAuthorities:
+		row = new(authorityRow)
+	case bucketIncarnations:
+		row = new(incarnationRow)
+	}
+	if len(key) != width {
+		return fmt.Errorf("a key of %d bytes", len(key))
+	}
+	return unseal(key, value, row)
+}
+
+// update runs fn in a transaction and returns once it is durable. fn may share its transaction
+// with others, so it must finish its checks before its first write: after an error of fn
+// nothing of it is written. It may be called twice only for a transaction that failed whole.
+func (j *journal) update(fn func(*txn) error) error {
+	c := &change{fn: fn, ok: make(chan struct{})}
+	j.mu.RLock()
+	if j.closed {
+		j.mu.RUnlock()
+		return j.refusal()
+	}
+	select {
+	case j.changes <- c:
+	case <-j.failing:
+		j.mu.RUnlock()
+		return j.failed
+	}
+	j.mu.RUnlock()
+	select {
+	case <-c.ok:
+		return c.err
+	case <-j.failing:
+	}
+	select {
+	case <-c.ok: // it was decided before the failure
+		return c.err
+	default:
+		return j.failed
+	}
+}
+
+func (j *journal) refusal() error {
+	select {
+	case <-j.failing:
+		return j.failed
+	default:
+		return fmt.Errorf("journal: %w", ErrClosed)
+	}
+}
+
+// write is the one writer. It takes all changes that wait into one transaction.
+func (j *journal) write() {
+	for first := range j.changes {
+		batch := []*change{first}
+		for full := false; !full && len(batch) < maxChanges; {
+			select {
+			case c, open := <-j.changes:
+				if !open {
+					full = true
+					break
+				}
+				batch = append(batch, c)
+			default:
+				full = true
+			}
+		}
+		if err := j.commit(batch); err != nil {
+			j.failed = fmt.Errorf("%w: %w", ErrFailed, err)
+			close(j.failing)
+			return
+		}
+		for _, c := range batch {
+			close(c.ok)
+		}
+	}
+}
+
+// errNothing rolls back a transaction in which nothing was written.
+var errNothing = errors.New("nothing to write")
+
+func (j *journal) commit(batch []*change) error {
+	err := boltfile.Guard(func() error {
+		return j.db.Update(func(tx *bolt.Tx) error {
+			t := &txn{tx: tx}
+			for _, c := range batch {
+				before := t.writes
+				c.err = c.fn(t)
+				if c.err != nil && t.writes != before {
+					panic("owner: a change failed after its first write: " + c.err.Error())
+				}
+				if t.err != nil {
+					return t.err
+				}
+			}
+			if t.writes == 0 {
+				return errNothing
+			}
+			return t.putHead(j.owner)
+		})
+	})
+	if errors.Is(err, errNothing) {
+		return nil
+	}
+	return err
+}
+
+// view runs fn on what is durable.
+func (j *journal) view(fn func(*txn) error) error {
+	select {
+	case <-j.failing:
+		return j.failed
+	default:
+	}
+	var t txn
+	err := boltfile.Guard(func() error {
+		return j.db.View(func(tx *bolt.Tx) error {
+			t.tx = tx
+			return fn(&t)
+		})
+	})
+	return errors.Join(t.err, err)
+}
+
+// close waits for the changes under way and gives the file up.
+func (j *journal) close() error {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return nil
+	}
+	j.closed = true
+	close(j.changes)
+	j.mu.Unlock()
+	j.join.Wait()
+	return boltfile.Guard(j.db.Close)
+}
+
+// txn reads and writes rows. A damaged row or a failed write is kept in err, which fails the
+// transaction and with it the journal.
+type txn struct {
+	tx     *bolt.Tx
+	writes int
+	err    error
+}
+
+// get reads a row; false when there is none. Byte slices in v live as long as the transaction.
+func (t *txn) get(bucket string, key []byte, v codec.Value) bool {
+	raw := t.tx.Bucket([]byte(bucket)).Get(key)
+	if raw == nil {
+		return false
+	}
+	return t.decode(bucket, key, raw, v)
+}
+
+func (t *txn) decode(bucket string, key, raw []byte, v codec.Value) bool {
+	if err := unseal(key, raw, v); err != nil {
+		if t.err == nil {
+			t.err = fmt.Errorf("%s: row %x: %w", bucket, key, err)
+		}
+		return false
+	}
+	return true
+}
+
+func (t *txn) put(bucket string, key []byte, v codec.Value) {
+	t.writes++
+	raw, err := seal(key, v)
+	if err == nil {
+		err = t.tx.Bucket([]byte(bucket)).Put(key, raw)
+	}
+	if err != nil && t.err == nil {
+		t.err = fmt.Errorf("%s: row %x: %w", bucket, key, err)
+	}
+}
+
+func (t *txn) remove(bucket string, key []byte) {
+	t.writes++
+	if err := t.tx.Bucket([]byte(bucket)).Delete(key); err != nil && t.err == nil {
+		t.err = fmt.Errorf("%s: row %x: %w", bucket, key, err)
+	}
+}
+
+func (t *txn) putHead(owner frames.Fingerprint) error {
+	t.put(bucketHead, []byte(headKey), &headRow{Schema: schema, Owner: owner, TxID: uint64(t.tx.ID())})
+	return t.err
+}
+
+func (t *txn) attempt(id frames.EffectAttemptID) (r attemptRow, ok bool) {
+	ok = t.get(bucketAttempts, id[:], &r)
+	return r, ok
+}
+
+func (t *txn) putAttempt(id frames.EffectAttemptID, r *attemptRow) { t.put(bucketAttempts, id[:], r) }
+
+func (t *txn) binding(id frames.BindingID) (r bindingRow, ok bool) {
+	ok = t.get(bucketBindings, id[:], &r)
+	return r, ok
+}
+
+func (t *txn) putBinding(id frames.BindingID, r *bindingRow) { t.put(bucketBindings, id[:], r) }
+
+func (t *txn) indexed(key []byte) (id frames.EffectAttemptID, ok bool) {
+	var r indexRow
+	ok = t.get(bucketIndex, key, &r)
+	return r.Attempt, ok
+}
+
+// each calls fn for all rows of a bucket. v is decoded anew for each.
+func (t *txn) each(bucket string, v codec.Value, fn func(key []byte)) {
+	c := t.tx.Bucket([]byte(bucket)).Cursor()
+	for k, raw := c.First(); k != nil && t.err == nil; k, raw = c.Next() {
+		if t.decode(bucket, k, raw, v) {
+			fn(k)
+		}
+	}
+}
