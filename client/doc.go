@@ -8,6 +8,10 @@
 // ([RefusedError]), certainly not sent ([ErrNotSent]), or perhaps done
 // ([OutcomeUnknownError]).
 //
-// The package trusts nothing that is not signed, pinned or digested, keeps no copy of the
-// coordinator's records beyond what a caller asks for, and never retries by itself.
+// [Follow] keeps a view of everything that the key may see exact, and says when it is not; a
+// [Subscription] is the same on one connection, healed by hand. A [Session] carries one
+// operation to its result over as many connections as that takes.
+//
+// The package trusts nothing that is not signed, pinned or digested, and keeps no copy of
+// the coordinator's records beyond what a caller asks for. A Conn retries nothing by itself.
 package client

@@ -30,7 +30,7 @@ var start = time.Unix(1_800_000_000, 0)
 
 // A world is a scripted coordinator, its witness, and a client's context for it.
 type world struct {
-	t         *testing.T
+	t         testing.TB
 	clock     *clock.Manual
 	authority *handshake.Key
 	witness   *handshake.Key
@@ -51,23 +51,32 @@ type world struct {
 	cert      func(*frames.Certificate) // before it is signed
 	instead   func(stage string, p *peer) (handled bool)
 
+	enrolled *[32]byte // the public key that the server knows; nil: client's
+
 	wg sync.WaitGroup
 }
 
-func key(t *testing.T) *handshake.Key {
+func (w *world) enrolledKey() [32]byte {
+	if w.enrolled != nil {
+		return *w.enrolled
+	}
+	return w.client.Public()
+}
+
+func key(t testing.TB) *handshake.Key {
 	var seed [32]byte
 	_, err := io.ReadFull(rand.Reader, seed[:])
 	require.NoError(t, err)
 	return handshake.NewKey(seed)
 }
 
-func id[T ~[16]byte](t *testing.T) T {
+func id[T ~[16]byte](t testing.TB) T {
 	v, err := frames.NewID[T](rand.Reader)
 	require.NoError(t, err)
 	return v
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	dir := filepath.Join(t.TempDir(), "client")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	w := &world{
@@ -189,7 +198,7 @@ func (p *peer) shake() bool {
 		Service:   handshake.Service{Name: frames.Service, Minor: 1, Scopes: uint64(frames.AllScopes)},
 		Authority: w.authority, Incarnation: w.incarnation, Rand: rand.Reader, Clock: w.clock,
 		Registry: handshake.StaticRegistry([]handshake.Record{{
-			PublicKey: w.client.Public(), KeyID: handshake.KeyIDOf(w.client.Public()), Scope: uint64(frames.AllScopes),
+			PublicKey: w.enrolledKey(), KeyID: handshake.KeyIDOf(w.enrolledKey()), Scope: uint64(frames.AllScopes),
 			ExpiresAt: uint64(start.Add(24 * time.Hour).Unix()), Label: "test",
 		}}),
 	}

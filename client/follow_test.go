@@ -54,9 +54,9 @@ func TestC13_FollowSurvivesEveryCut(t *testing.T) {
 		},
 		"overflow then cut": func(c *modelConn) bool { c.gap(frames.GapQueueOverflow); return cut(c) },
 		"fenced": func(c *modelConn) bool {
+			c.m.restart()
 			c.gap(frames.GapEpochChanged)
 			c.send(&frames.CoordError{Code: frames.CodeAuthorityFenced})
-			c.m.restart()
 			return cut(c)
 		},
 	}
@@ -244,7 +244,7 @@ func TestFollowEndsWhereNoAttemptHelps(t *testing.T) {
 				}
 				v.take(u)
 				if _, ok := u.(*Synced); ok {
-					m.fault = func(_ int, c *modelConn) bool { tt.do(w, c); panic(errScript) }
+					m.setFault(func(_ int, c *modelConn) bool { tt.do(w, c); panic(errScript) })
 					m.write()
 				}
 			}
@@ -320,9 +320,6 @@ func TestFollowAConsumerThatBlocks(t *testing.T) {
 	for range 3 {
 		m.write()
 	}
-	w.clock.Advance(time.Second) // nothing; the lease below counts from each certificate
-	var last *modelConn
-	m.fault = func(n int, c *modelConn) bool { last = c; return false }
 	v := followed(t, w, m, 40, FollowOptions{SubscribeOptions: SubscribeOptions{CreditCount: 4}}, func(n int, u Update) {
 		if n > 30 {
 			return
@@ -331,9 +328,8 @@ func TestFollowAConsumerThatBlocks(t *testing.T) {
 			m.write()
 		}
 		w.clock.Advance(5 * time.Second)
-		if last != nil && n%2 == 0 {
-			renew := w.certificate()
-			last.send(&frames.AuthorityRenewed{Certificate: renew})
+		if n%2 == 0 {
+			m.renew()
 		}
 	})
 	require.Equal(t, 1, v.synced)

@@ -67,12 +67,13 @@ type model struct {
 	kept   int                            // guarded by mu; events before this one are not retained
 	bases  []frames.ActivationBase        // guarded by mu
 	sent   int                            // guarded by mu; frames, over all connections
-	fault  func(n int, m *modelConn) bool // true: handled, the frame is not sent
+	fault  func(n int, m *modelConn) bool // guarded by mu; true: handled, the frame is not sent
 	lastID byte                           // guarded by mu
 	dialed int                            // guarded by mu
 	grown  chan struct{}                  // guarded by mu; closed and replaced when the log grows
 
 	dropped bool // guarded by mu; the connection is to be cut
+	renewal bool // guarded by mu; the certificate is to be renewed
 }
 
 func newModel(w *world) *model {
@@ -91,8 +92,12 @@ func (m *model) writeLocked(object byte) {
 	if len(m.log) > 0 {
 		seq += m.log[len(m.log)-1].Sequence
 	}
+	m.appendLocked(uint64(seq), object)
+}
+
+func (m *model) appendLocked(seq uint64, object byte) {
 	m.revs[object]++
-	m.log = append(m.log, change(seq, object, m.revs[object]))
+	m.log = append(m.log, change(frames.EventSequence(seq), object, m.revs[object]))
 	close(m.grown)
 	m.grown = make(chan struct{})
 }
@@ -125,6 +130,22 @@ func (m *model) drop() {
 	m.dropped = true
 	close(m.grown)
 	m.grown = make(chan struct{})
+}
+
+// renew renews the connection's certificate.
+func (m *model) renew() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renewal = true
+	close(m.grown)
+	m.grown = make(chan struct{})
+}
+
+// setFault sets what happens between frames from here on.
+func (m *model) setFault(f func(n int, c *modelConn) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = f
 }
 
 // modelConn is one connection: requests come through in, so that events can be sent
@@ -189,11 +210,14 @@ func (m *model) serve(p *peer) {
 		var f frames.Frame
 		ok := true
 		m.mu.Lock()
-		grown, dropped := m.grown, m.dropped
-		m.dropped = false
+		grown, dropped, renewal := m.grown, m.dropped, m.renewal
+		m.dropped, m.renewal = false, false
 		m.mu.Unlock()
 		if dropped {
 			return
+		}
+		if renewal {
+			c.send(&frames.AuthorityRenewed{Certificate: m.w.certificate()})
 		}
 		if c.pending() {
 			select {
@@ -220,10 +244,10 @@ func (m *model) serve(p *peer) {
 func (c *modelConn) out(f frames.Frame) {
 	c.m.mu.Lock()
 	c.m.sent++
-	n := c.m.sent
+	n, fault := c.m.sent, c.m.fault
 	c.m.mu.Unlock()
 	c.sending = f
-	if c.m.fault != nil && c.m.fault(n, c) {
+	if fault != nil && fault(n, c) {
 		return
 	}
 	c.send(f)
@@ -267,10 +291,10 @@ func (c *modelConn) pump() {
 func (c *modelConn) event(s *modelSub, e *frames.ReplayEvent) {
 	c.m.mu.Lock()
 	c.m.sent++
-	n := c.m.sent
+	n, fault := c.m.sent, c.m.fault
 	c.m.mu.Unlock()
 	c.sending = nil
-	if c.m.fault != nil && c.m.fault(n, c) || !s.live {
+	if fault != nil && fault(n, c) || !s.live {
 		return
 	}
 	s.delivery++

@@ -188,7 +188,7 @@ func (s *Subscription) Next(ctx context.Context) (Update, error) {
 		if cause != nil {
 			return nil, cause
 		}
-		if err := s.grant(ctx, true); err != nil {
+		if err := s.grant(ctx, true); err != nil && s.conn.Err() == nil {
 			return nil, err
 		}
 		select {

@@ -1,0 +1,136 @@
+package client_test
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"coordinator/client"
+	"coordinator/frames"
+)
+
+// A view of everything that a key may see, kept current through gaps, cut connections and
+// restarts of the coordinator. A program gets its context from LoadContext; this one has a
+// coordinator of its own.
+func ExampleFollow() {
+	coordinator := client.NewExampleCoordinator()
+	defer coordinator.Close()
+	options := client.FollowOptions{Options: coordinator.Following()}
+
+	for update, err := range client.Follow(context.Background(), coordinator.Context(), options) {
+		if err != nil {
+			log.Fatal(err) // such as a revoked key: no new attempt helps
+		}
+		switch u := update.(type) {
+		case *client.Synced: // the whole view, at the beginning and where nothing less heals
+			fmt.Println("snapshot at event", u.Base)
+			err := u.Each(func(r frames.SnapshotRecord) error {
+				fmt.Printf("  %v …%x is at revision %d\n", r.Kind, r.ID[1], r.Revision)
+				return nil
+			})
+			if err != nil {
+				log.Fatal(err)
+			}
+			coordinator.Write(4, 2)
+		case *client.Event:
+			fmt.Printf("event %d: %v …%x is at revision %d\n", u.Sequence, u.Object.Kind, u.Object.ID[1], u.Revision)
+			if u.Sequence == 6 {
+				return
+			}
+			coordinator.Cut()
+		case *client.Gap:
+			fmt.Println("not current:", u)
+			coordinator.Write(6, 2)
+		case *client.Healed:
+			fmt.Println("current again, nothing is missing after event", u.Last)
+		}
+	}
+	// Output:
+	// snapshot at event 3
+	//   OBJECTIVE …1 is at revision 2
+	//   OBJECTIVE …2 is at revision 1
+	// event 4: OBJECTIVE …2 is at revision 2
+	// not current: no connection since event 4: connection ended by the coordinator
+	// current again, nothing is missing after event 4
+	// event 6: OBJECTIVE …2 is at revision 3
+}
+
+// One command that is carried to its result over a lost reply, and runs once.
+func ExampleSession_Do() {
+	coordinator := client.NewExampleCoordinator()
+	defer coordinator.Close()
+	s, err := client.OpenSession(coordinator.Context(), client.SessionOptions{Options: coordinator.Commands()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer s.Close()
+
+	op, err := frames.NewID[frames.OperationID](rand.Reader)
+	if err != nil {
+		log.Fatal(err)
+	}
+	id, err := frames.NewID[frames.ObjectiveID](rand.Reader)
+	if err != nil {
+		log.Fatal(err)
+	}
+	cmd, err := client.NewCommand(op, frames.CommandCreateObjective,
+		&frames.CreateObjective{ObjectiveID: id, Schema: 1, Document: []byte(`{"title":"First work"}`)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	result, err := s.Do(ctx, cmd)
+	var unknown *client.OutcomeUnknownError
+	switch {
+	case errors.As(err, &unknown):
+		log.Fatalf("look operation %v up later: %v", unknown.OperationID, err)
+	case err != nil:
+		log.Fatal(err) // it did not run
+	}
+	fmt.Println(result.State)
+	// Output: SUCCEEDED
+}
+
+// A subscription on one connection, with gaps healed by hand.
+func ExampleConn_SnapshotAndSubscribe() {
+	ctx := context.Background()
+	c, err := client.LoadContext("context.toml")
+	if err != nil {
+		log.Fatal(err)
+	}
+	conn, err := client.Dial(ctx, c, client.Options{Offered: frames.CapEventReplay})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	snapshot, sub, err := conn.SnapshotAndSubscribe(ctx, client.SubscribeOptions{CreditCount: 64})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(snapshot.Records, "records at event", snapshot.Base)
+	if err := snapshot.Close(); err != nil {
+		log.Fatal(err)
+	}
+	for update, err := range sub.Events(ctx) {
+		if err != nil {
+			log.Fatal(err) // the connection has ended; sub.Cut() is where to go on from
+		}
+		switch u := update.(type) {
+		case *client.Event:
+			fmt.Println(u.Sequence, u.Kind, u.Object)
+		case *client.Gap:
+			fmt.Println("not current:", u)
+			err := sub.Replay(ctx)
+			var refused *client.RefusedError
+			if errors.As(err, &refused) { // what was missed is no longer in the log
+				log.Fatal("take a new snapshot with sub.Replace, once its gap was told: ", refused)
+			} else if err != nil {
+				log.Fatal(err)
+			}
+		}
+	}
+}
