@@ -147,7 +147,7 @@ func TestSubscriptionThatBreaksItsPromises(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t)
-			c := w.verified(func(p *peer) { tt.script(p, p.feed()); p.recv() })
+			c := w.verified(func(p *peer) { tt.script(p, p.feed()); p.drain() })
 			s, err := c.Subscribe(t.Context(), 0, SubscribeOptions{CreditCount: 2})
 			require.NoError(t, err)
 			updates, err := rest(t, s)
@@ -693,4 +693,11 @@ func TestReplayRefusedThenReplaced(t *testing.T) {
 	require.Equal(t, frames.EventSequence(m.head()), e.Sequence)
 	require.NoError(t, c.Close())
 	require.True(t, errors.Is(c.Err(), ErrClosed))
+}
+
+// drain reads until the client closes.
+func (p *peer) drain() {
+	for {
+		p.recv()
+	}
 }
