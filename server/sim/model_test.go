@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 
+	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/server/store"
 )
@@ -24,12 +26,17 @@ type request struct {
 // a copy of it.
 type lineage struct {
 	acked map[frames.OperationID]frames.OperationResult
-	epoch frames.AuthorityEpoch // highest that an activation installed here
-	head  frames.EventCut       // highest that was published here
+	epoch frames.AuthorityEpoch              // highest that an activation installed here
+	head  frames.EventCut                    // highest that was published here
+	keys  map[frames.KeyID]frames.Credential // as last loaded; a zero ceiling is not known
+	// unsure: a registry change was not confirmed, so keys may be those before it; maybe has
+	// the keys of all such changes.
+	unsure bool
+	maybe  map[frames.KeyID]bool
 }
 
 func newLineage() *lineage {
-	return &lineage{acked: map[frames.OperationID]frames.OperationResult{}}
+	return &lineage{acked: map[frames.OperationID]frames.OperationResult{}, keys: map[frames.KeyID]frames.Credential{}, maybe: map[frames.KeyID]bool{}}
 }
 
 func (l *lineage) clone() *lineage {
@@ -37,7 +44,9 @@ func (l *lineage) clone() *lineage {
 	for id, r := range l.acked {
 		c.acked[id] = r
 	}
-	c.epoch, c.head = l.epoch, l.head
+	maps.Copy(c.keys, l.keys)
+	maps.Copy(c.maybe, l.maybe)
+	c.epoch, c.head, c.unsure = l.epoch, l.head, l.unsure
 	return c
 }
 
@@ -60,6 +69,7 @@ type objective struct {
 func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) error {
 	var ops []committed
 	found := map[frames.ObjectiveID]objective{}
+	keys := map[frames.KeyID]frames.Credential{}
 	for i := range rows {
 		payload, err := rows[i].Record.DecodePayload()
 		if err != nil {
@@ -70,7 +80,19 @@ func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) 
 			ops = append(ops, committed{frames.OperationID(rows[i].Record.ID), p.Result})
 		case *frames.Objective:
 			found[frames.ObjectiveID(rows[i].Record.ID)] = objective{rows[i].Record.Revision, p.Document, p.State}
+		case *frames.Admin:
+			if p.Kind != frames.AdminCredential {
+				continue
+			}
+			var c frames.Credential
+			if err := codec.Decode(&c, p.Payload); err != nil {
+				return fmt.Errorf("row %v: %w", rows[i].Record.Ref(), err)
+			}
+			keys[c.KeyID] = c
 		}
+	}
+	if err := judgeKeys(keys, l); err != nil {
+		return err
 	}
 	if err := judgeAcked(ops, l); err != nil {
 		return err
@@ -91,6 +113,40 @@ func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) 
 			return fmt.Errorf("objective %v: store has revision %d state %v, its operations make revision %d state %v",
 				id, f.revision, f.state, w.revision, w.state)
 		}
+	}
+	return nil
+}
+
+// judgeKeys expects one CREDENTIAL for every key that was ever in the registry, as it was
+// there last.
+func judgeKeys(have map[frames.KeyID]frames.Credential, l *lineage) error {
+	for id, want := range l.keys {
+		got, ok := have[id]
+		switch {
+		case !ok:
+			return fmt.Errorf("key %x: was in the registry and has no CREDENTIAL", id[:1])
+		case !l.unsure && (want.ScopeCeiling != 0 && got.ScopeCeiling != want.ScopeCeiling || (got.RevokedAt == nil) != (want.RevokedAt == nil)):
+			return fmt.Errorf("key %x: CREDENTIAL %+v, registry %+v", id[:1], got, want)
+		}
+	}
+	for id := range have {
+		if _, ok := l.keys[id]; !ok && !l.maybe[id] {
+			return fmt.Errorf("key %x: has a CREDENTIAL and was never in the registry", id[:1])
+		}
+	}
+	return nil
+}
+
+// judgeBases expects every activation once, ascending, the one in force last, and each to
+// begin where those before it had ended or later.
+func judgeBases(st store.State, inForce frames.ActivationSequence) error {
+	for i, b := range st.Bases {
+		if i > 0 && (b.Activation <= st.Bases[i-1].Activation || b.Base <= st.Bases[i-1].Base) || b.Base >= st.Head {
+			return fmt.Errorf("activation bases %v at head %d", st.Bases, st.Head)
+		}
+	}
+	if n := len(st.Bases); n == 0 || st.Bases[n-1].Activation != inForce {
+		return fmt.Errorf("activation bases %v do not end in %d", st.Bases, inForce)
 	}
 	return nil
 }

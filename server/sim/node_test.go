@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"coordinator/frames"
@@ -21,44 +23,71 @@ import (
 	"coordinator/witness"
 )
 
-const leaseSeconds = 6
-
 // errNoAnswer is a witness request that got lost on the way there or back.
 var errNoAnswer = errors.New("sim: no answer from the witness")
 
-// machineClock is the clock of one machine: BOOTTIME runs alike everywhere, the wall
-// clock can be stepped.
+// machineClock is the clock of one machine: BOOTTIME runs alike on all that are not paused,
+// the wall clock can be stepped.
 type machineClock struct {
-	base   *clock.Manual
-	offset time.Duration
+	base     *clock.Manual
+	instants *instants
+	offset   time.Duration
+	lost     time.Duration  // BOOTTIME that passed elsewhere during pauses
+	paused   *clock.Reading // what the clocks show while the machine is paused
 }
 
-// A processClock is a machine's clock as one process uses it: its timers are late by an
-// amount of its own, so that no two processes wake in the same instant and a seed decides
-// every order.
-type processClock struct {
-	*machineClock
-	late time.Duration
+// instants are those at which timers fall due, no two of them in the same, so that only one
+// process wakes at a time and a seed decides every order.
+type instants struct {
+	base *clock.Manual
+	mu   sync.Mutex
+	used map[time.Duration]bool // guarded by mu
 }
 
-func (c processClock) NewTimer(d time.Duration) clock.Timer {
-	return lateTimer{c.base.NewTimer(d + c.late), c.late}
+// free is d, or a little more when some other timer falls due then.
+func (i *instants) free(d time.Duration) time.Duration {
+	if d <= 0 {
+		return d // at once: it wakes the process that is running
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	now := i.base.Now().Boot
+	for i.used[now+d] {
+		d++
+	}
+	i.used[now+d] = true
+	return d
 }
-
-type lateTimer struct {
-	clock.Timer
-	late time.Duration
-}
-
-func (t lateTimer) Reset(d time.Duration) { t.Timer.Reset(d + t.late) }
 
 func (c *machineClock) Now() clock.Reading {
+	if c.paused != nil {
+		return *c.paused
+	}
 	r := c.base.Now()
 	r.Wall = r.Wall.Add(c.offset)
+	r.Boot -= c.lost
 	return r
 }
 
-func (c *machineClock) NewTimer(d time.Duration) clock.Timer { return c.base.NewTimer(d) }
+func (c *machineClock) NewTimer(d time.Duration) clock.Timer {
+	return ownTimer{c.base.NewTimer(c.due(d)), c}
+}
+
+// due is when a timer falls due. What wakes on a paused machine finds that no time has
+// passed, and must not ask again at once.
+func (c *machineClock) due(d time.Duration) time.Duration {
+	if c.paused != nil {
+		d = max(d, 100*time.Millisecond)
+	}
+	return c.instants.free(d)
+}
+
+type ownTimer struct {
+	clock.Timer
+	c *machineClock
+}
+
+func (t ownTimer) Reset(d time.Duration) { t.Timer.Reset(t.c.due(d)) }
 
 // A link is one coordinator's way to the witness, with its faults.
 type link struct {
@@ -67,6 +96,34 @@ type link struct {
 	cut      bool // requests do not arrive
 	deaf     bool // requests arrive, replies do not
 	renewals int
+	// there and back are how long a request and its reply are under way. Relinquish, at a
+	// stop that the simulation waits for, takes no time.
+	there, back time.Duration
+}
+
+// travel lets d pass on the way.
+func (l *link) travel(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	t := l.w.base.NewTimer(l.w.instants.free(d))
+	defer t.Stop()
+	select {
+	case <-t.C():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// askFar is ask with the times of the way.
+func (l *link) askFar(ctx context.Context, call func(witness.Local) error) error {
+	there, back := l.there, l.back
+	if err := l.travel(ctx, there); err != nil {
+		return err
+	}
+	err := l.ask(call)
+	return errors.Join(err, l.travel(ctx, back))
 }
 
 func (l *link) ask(call func(witness.Local) error) error {
@@ -81,12 +138,12 @@ func (l *link) ask(call func(witness.Local) error) error {
 }
 
 func (l *link) Activate(ctx context.Context, epoch frames.AuthorityEpoch, inc frames.IncarnationID, secs uint16) (c frames.Certificate, err error) {
-	err = l.ask(func(a witness.Local) error { c, err = a.Activate(ctx, epoch, inc, secs); return err })
+	err = l.askFar(ctx, func(a witness.Local) error { c, err = a.Activate(ctx, epoch, inc, secs); return err })
 	return c, err
 }
 
 func (l *link) Renew(ctx context.Context, cur frames.Certificate, secs uint16) (c frames.Certificate, err error) {
-	err = l.ask(func(a witness.Local) error { c, err = a.Renew(ctx, cur, secs); return err })
+	err = l.askFar(ctx, func(a witness.Local) error { c, err = a.Renew(ctx, cur, secs); return err })
 	if err == nil {
 		l.renewals++
 	}
@@ -98,7 +155,7 @@ func (l *link) Relinquish(ctx context.Context, cur frames.Certificate) error {
 }
 
 func (l *link) Status(ctx context.Context) (s witness.Status, err error) {
-	err = l.ask(func(a witness.Local) error { s, err = a.Status(ctx); return err })
+	err = l.askFar(ctx, func(a witness.Local) error { s, err = a.Status(ctx); return err })
 	return s, err
 }
 
@@ -109,7 +166,7 @@ type node struct {
 	dir     string // state.db and the lock; the log is on fs
 	made    string // the directory that fs was first used for
 	fs      *simfs.FS
-	clock   processClock
+	clock   *machineClock
 	link    *link
 	lineage *lineage
 
@@ -122,7 +179,8 @@ type node struct {
 	kept    chan error
 	cut     *store.Cut
 	cutRows []store.Row
-	waiting int // proposals without an answer
+	waiting int  // proposals without an answer
+	synced  bool // a registry change may still be queued
 }
 
 func (n *node) options() store.Options {
@@ -161,7 +219,7 @@ func (n *node) start() (bool, error) {
 		Store: n.store, Fence: n.fence, Clock: n.clock, Rand: n.w.bytes, Publish: n.publish,
 	})
 	n.keeper = authority.NewKeeper(authority.KeeperOptions{
-		Fence: n.fence, Authority: n.link, Clock: n.clock, Lock: n.lock, LeaseSeconds: leaseSeconds,
+		Fence: n.fence, Authority: n.link, Clock: n.clock, Lock: n.lock, LeaseSeconds: n.w.lease,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	n.endKeep, n.kept = cancel, make(chan error, 1)
@@ -176,7 +234,7 @@ func (n *node) activate() (act *authority.Activation, err error) {
 	n.w.await(func() {
 		act, err = authority.Activate(context.Background(), authority.ActivateOptions{
 			Authority: n.link, Clock: n.clock, Rand: n.w.bytes, CoordinatorID: coordinatorID,
-			Epoch: st.Epoch, Activation: st.Activation, LeaseSeconds: leaseSeconds,
+			Epoch: st.Epoch, Activation: st.Activation, LeaseSeconds: n.w.lease,
 		})
 	})
 	return act, err
@@ -215,6 +273,12 @@ func (n *node) publish(b store.Batch) {
 		}
 		n.lineage.head = frames.EventCut(b.Last)
 	}
+	for _, c := range b.Silent { // nothing here changes a record silently but the server itself
+		shared := slices.ContainsFunc(b.Events, func(e store.Event) bool { return e.Sequence == c.Seq })
+		if c.Seq < b.First || c.Seq > b.Last || shared {
+			n.w.fault("%s: commit %d changes %v at event %d, which is not a sequence of its own", n.name, b.Commit, c.Ref, c.Seq)
+		}
+	}
 	n.w.actsNow(n, "published")
 }
 
@@ -241,7 +305,7 @@ func (n *node) abandon() {
 		_ = n.lock.Release()
 	}
 	n.lock, n.store, n.fence, n.keeper, n.writer, n.endKeep, n.kept = nil, nil, nil, nil, nil, nil, nil
-	n.cut, n.cutRows, n.waiting = nil, nil, 0
+	n.cut, n.cutRows, n.waiting, n.synced = nil, nil, 0, false
 }
 
 // stop ends the process in order: last commits, fence, relinquish, close.
@@ -256,7 +320,9 @@ func (n *node) stop() error {
 		n.cut.Close()
 		n.cut, n.cutRows = nil, nil
 	}
-	drained := n.fence.Stop(context.Background())
+	var drained error
+	// A round that diverged clocks hold back stays inside until the deadline.
+	n.w.await(func() { drained = n.fence.Stop(context.Background()) })
 	n.endKeep()
 	n.w.settle()
 	<-n.kept

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -73,12 +74,23 @@ func run(t *testing.T, seed uint64) (w *world) {
 
 // act does one random thing.
 func (w *world) act() {
+	w.settle() // a keeper that the last action woke
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
 	if !n.up() && w.rng.IntN(4) == 0 {
 		w.startNode(n)
 		return
 	}
-	switch k := w.rng.IntN(100); {
+	switch k := w.rng.IntN(111); {
+	case k >= 110:
+		w.brink(n)
+	case k >= 108:
+		w.pause(n, w.pauseFor())
+	case k >= 106:
+		w.registry(n)
+	case k >= 103:
+		w.intrude(n)
+	case k >= 100:
+		w.lookup(n)
 	case k < 40:
 		w.command(n)
 	case k < 62:
@@ -97,7 +109,8 @@ func (w *world) act() {
 		w.stepClock(n)
 	case k < 94:
 		n.link.cut, n.link.deaf = w.rng.IntN(2) == 0, w.rng.IntN(4) == 0
-		w.say("%s: link cut=%v deaf=%v", n.name, n.link.cut, n.link.deaf)
+		n.link.there, n.link.back = w.delay(), w.delay()
+		w.say("%s: link cut=%v deaf=%v delays %v %v", n.name, n.link.cut, n.link.deaf, n.link.there, n.link.back)
 	case k < 96:
 		w.restartWitness()
 	case k < 98:
@@ -169,7 +182,18 @@ func (w *world) commit(n *node) {
 	if !n.up() {
 		return
 	}
-	switch w.rng.IntN(12) {
+	switch w.rng.IntN(13) {
+	case 12:
+		d := w.pauseFor()
+		n.fs.Hook(func(op simfs.Op) error {
+			if op.Kind == "sync" && d > 0 {
+				w.pause(n, d)
+				d = 0
+			}
+			return nil
+		})
+		n.step()
+		n.fs.Hook(nil)
 	case 0:
 		stall := time.Duration(w.rng.IntN(14)) * time.Second
 		frozen, cut := w.rng.IntN(2) == 0, n.link.cut // the whole process stands still, its renewals too
@@ -177,7 +201,7 @@ func (w *world) commit(n *node) {
 			if op.Kind == "sync" {
 				n.link.cut = cut || frozen
 				w.advance(stall)
-				w.rival(n, stall)
+				w.rival(n, stall, func(*node) bool { return true })
 				n.link.cut = cut
 				stall = 0
 			}
@@ -195,10 +219,11 @@ func (w *world) commit(n *node) {
 	}
 }
 
-// rival tries to start another coordinator while n is stuck for as long as stall.
-func (w *world) rival(n *node, stall time.Duration) {
+// rival tries to start another coordinator, one that can run, while n is stuck for as long
+// as stall.
+func (w *world) rival(n *node, stall time.Duration, can func(*node) bool) {
 	for _, o := range w.nodes {
-		if o != n && !o.up() && stall > leaseSeconds*time.Second {
+		if o != n && !o.up() && stall > time.Duration(w.lease)*time.Second && can(o) {
 			w.startNode(o)
 			return
 		}
@@ -224,7 +249,19 @@ func (w *world) cut(n *node) {
 		return
 	}
 	if n.cut == nil {
-		n.cut = n.store.Cut()
+		writer := n.writer
+		n.served(func(ctx context.Context) {
+			_ = writer.Do(ctx, func(s *store.Store) error { // given up when the writer cannot serve
+				if n.lineage.epoch == n.fence.Guard().Epoch && s.State().Head != n.lineage.head {
+					w.fault("%s: a call saw event %d when %d had been published", n.name, s.State().Head, n.lineage.head)
+				}
+				n.cut = s.Cut()
+				return nil
+			})
+		})
+		if !n.up() || n.cut == nil {
+			return
+		}
 		rows, err := readCut(n.cut)
 		if err != nil {
 			w.fault("%s: read a cut: %v", n.name, err)
@@ -284,6 +321,9 @@ func (w *world) verify(n *node) {
 	if err := judge(rows, n.lineage, w.asked); err != nil {
 		w.fault("%s: %v", n.name, err)
 	}
+	if err := judgeBases(n.store.State(), n.fence.Guard().Activation); err != nil {
+		w.fault("%s: %v", n.name, err)
+	}
 }
 
 func (w *world) stopNode(n *node) {
@@ -297,11 +337,12 @@ func (w *world) stopNode(n *node) {
 }
 
 func (w *world) stepClock(n *node) {
-	c := n.clock.machineClock
-	if w.rng.IntN(3) == 0 {
+	c := n.clock
+	if w.steady || w.rng.IntN(3) == 0 {
 		c = w.witnessClock
 	}
 	c.offset += time.Duration(w.rng.IntN(40)-20) * time.Second
+	w.look(c)
 	w.say("wall clock of %s steps to %v off", n.name, c.offset)
 }
 
@@ -338,7 +379,11 @@ func (w *world) copyNode(n *node) {
 		w.fault("copy: %v", err)
 		return
 	}
-	c := &node{w: w, name: name, dir: dir, made: n.made, fs: fs, clock: processClock{n.clock.machineClock, time.Duration(1+len(w.nodes)) * time.Microsecond}, lineage: n.lineage.clone()}
+	machine := n.clock
+	if w.rng.IntN(2) == 0 {
+		machine = w.machine()
+	}
+	c := &node{w: w, name: name, dir: dir, made: n.made, fs: fs, clock: machine, lineage: n.lineage.clone()}
 	c.link = &link{w: w, holder: n.link.holder}
 	w.nodes = append(w.nodes, c)
 	w.say("%s is a copy of %s", name, n.name)
@@ -350,7 +395,7 @@ func (w *world) finish() {
 		w.restartWitness()
 	}
 	for _, n := range w.nodes {
-		n.link.cut, n.link.deaf = false, false
+		n.link.cut, n.link.deaf, n.link.there, n.link.back = false, false, 0, 0
 	}
 	for _, n := range w.nodes {
 		for _, o := range w.nodes {

@@ -30,16 +30,19 @@ const maxNodes = 3
 
 // A world is one run: the machines, what the clients asked for, and what went wrong.
 type world struct {
-	dir   string
-	rng   *rand.Rand
-	bytes *rand.ChaCha8 // the random source of every process
-	base  *clock.Manual
+	dir      string
+	rng      *rand.Rand
+	bytes    *rand.ChaCha8 // the random source of every process
+	base     *clock.Manual
+	instants *instants
 
 	witness      *witness.Witness
 	witnessDir   string
 	witnessClock *machineClock
 	witnessKey   *handshake.Key
 	boot         int
+	steady       bool   // no coordinator's wall clock is ever stepped
+	lease        uint16 // seconds
 
 	nodes []*node
 	asked map[frames.OperationID]*request
@@ -56,9 +59,11 @@ type world struct {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 77)), bytes: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)}),
-		base: clock.NewManual(start), asked: map[frames.OperationID]*request{},
+		base: clock.NewManual(start), asked: map[frames.OperationID]*request{}, steady: seed%2 == 1,
+		lease: []uint16{6, 6, 12, 24}[seed/2%4],
 	}
-	w.witnessClock = &machineClock{base: w.base}
+	w.instants = &instants{base: w.base, used: map[time.Duration]bool{}}
+	w.witnessClock = w.machine()
 	w.witnessDir = filepath.Join(w.dir, "witness")
 	must(t, os.Mkdir(w.witnessDir, 0o700))
 	must(t, witness.Create(w.witnessDir, witnessID))
@@ -67,7 +72,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.witnessKey = key
 	must(t, w.openWitness())
 
-	first := &node{w: w, name: "a", dir: filepath.Join(w.dir, "a"), made: filepath.Join(w.dir, "a"), fs: simfs.New(), clock: processClock{&machineClock{base: w.base}, time.Microsecond}, lineage: newLineage()}
+	first := &node{w: w, name: "a", dir: filepath.Join(w.dir, "a"), made: filepath.Join(w.dir, "a"), fs: simfs.New(), clock: w.machine(), lineage: newLineage()}
 	first.link = &link{w: w, holder: frames.KeyID{10}}
 	must(t, os.Mkdir(first.dir, 0o700))
 	change, err := work.GenesisRetention(frames.Retention{OperationResultSecs: frames.MinOperationRetained, EventBytes: 1 << 20, ArtifactBytes: 1 << 20})
@@ -77,6 +82,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.nodes = []*node{first}
 	return w
 }
+
+// machine is the clock of another machine.
+func (w *world) machine() *machineClock { return &machineClock{base: w.base, instants: w.instants} }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -158,7 +166,7 @@ func (w *world) granted(n *node, c frames.Certificate) error {
 		return fmt.Errorf("%s: epoch %d activation %d granted after %d and %d", n.name, c.Epoch, c.Activation, w.lastEpoch, w.lastActivation)
 	}
 	for _, o := range w.nodes {
-		if o != n && o.up() && o.fence.Check() == nil {
+		if o != n && o.up() && o.clock.paused == nil && o.fence.Check() == nil {
 			return fmt.Errorf("%s: activation %d granted while %s still holds its lease", n.name, c.Activation, o.name)
 		}
 	}
