@@ -144,7 +144,7 @@ func TestFollowUnderAHigherAuthority(t *testing.T) {
 		}
 	})
 	require.Equal(t, 1, v.synced, "what was missed comes as events")
-	require.Equal(t, 1, v.healed)
+	require.Equal(t, 1, v.healed, "%v", v.causes)
 	require.Zero(t, v.lost)
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -72,8 +73,9 @@ type model struct {
 	dialed int                            // guarded by mu
 	grown  chan struct{}                  // guarded by mu; closed and replaced when the log grows
 
-	dropped bool // guarded by mu; the connection is to be cut
-	renewal bool // guarded by mu; the certificate is to be renewed
+	fenced  []frames.ActivationSequence // guarded by mu; they send no event any more
+	dropped bool                        // guarded by mu; the connection is to be cut
+	renewal bool                        // guarded by mu; the certificate is to be renewed
 }
 
 func newModel(w *world) *model {
@@ -120,6 +122,7 @@ func (m *model) restart() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.w.restart()
+	m.fenced = append(m.fenced, m.w.activation-1)
 	m.bases = append(m.bases, frames.ActivationBase{Activation: m.w.activation, Base: m.headLocked()})
 }
 
@@ -269,6 +272,9 @@ func (c *modelConn) next(s *modelSub) *frames.ReplayEvent {
 	}
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()
+	if slices.Contains(c.m.fenced, c.guard.Activation) {
+		return nil
+	}
 	for i := range c.m.log {
 		if e := &c.m.log[i]; e.Sequence > frames.EventSequence(s.last) {
 			if s.bytes < int64(frames.EventBytes(len(e.Payload))) {
@@ -557,6 +563,7 @@ type watcher struct {
 	last    frames.EventCut
 	current bool
 	gaps    map[string]int
+	causes  []error
 	healed  int
 	synced  int
 	lost    int
@@ -601,6 +608,7 @@ func (w *watcher) take(u Update) {
 		w.current = false
 		if u.Cause != nil {
 			w.gaps["connection"]++
+			w.causes = append(w.causes, u.Cause)
 		} else {
 			w.gaps[u.Reason.String()]++
 		}
