@@ -15,6 +15,7 @@ import (
 	"coordinator/internal/clock"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
+	"coordinator/server/outbox"
 	"coordinator/server/quota"
 	"coordinator/server/store"
 	"coordinator/server/stream"
@@ -49,6 +50,8 @@ type Options struct {
 	// PageCheck checks state.db after an unclean stop, in a child process. Nil
 	// skips the check.
 	PageCheck func(path string) error
+	// Owners are the process owners on which runs can be started.
+	Owners []outbox.Owner
 	// Store options that a caller may set; the server fills in the rest.
 	Store store.Options
 
@@ -107,6 +110,7 @@ type Server struct {
 	store     *store.Store
 	writer    *commit.Writer
 	streams   *stream.Manager
+	outbox    *outbox.Outbox
 	quotas    *quota.Server
 	handshake *handshake.Server
 	registry  *handshake.Registry

@@ -12,6 +12,7 @@ import (
 	"coordinator/internal/sock"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
+	"coordinator/server/outbox"
 	"coordinator/server/quota"
 	"coordinator/server/store"
 	"coordinator/server/stream"
@@ -150,7 +151,13 @@ func (s *Server) activate(o Options, act *authority.Activation, key *handshake.K
 		Publish:    s.published,
 		QueueLimit: int(o.Quotas[quota.OfServer][quota.Requests]),
 		MaxPayload: int(s.offer.TypedPayload),
-		LowDisk:    func() bool { return freeBytes(o.Dir) < o.LowDiskBytes },
+		Owners:     ownersOf{s},
+		MaxPending: o.Quotas[quota.OfPrincipal][quota.Pending], MaxPendingAll: o.Quotas[quota.OfServer][quota.Pending],
+		LowDisk: func() bool { return freeBytes(o.Dir) < o.LowDiskBytes },
+	})
+	s.outbox = outbox.New(outbox.Options{
+		Owners: o.Owners, Writer: s.writer, Fence: s.fence, Authorised: s.authorised,
+		Clock: o.Clock, Rand: o.Rand, Logger: o.Logger,
 	})
 	s.streams = stream.New(stream.Options{
 		Clock: o.Clock, Rand: o.Rand, Store: s.store, Do: s.writer.Do, Guard: s.fence.Guard(), Logger: o.Logger,
@@ -191,7 +198,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	keeping := start(keeper.Run)
 	writing := start(s.writer.Run)
 	expiring := start(s.streams.Run)
-	var following, tending *task
+	var following, tending, sending *task
 
 	listener, err := s.install(ctx, o, act)
 	var remote *remote
@@ -206,6 +213,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 			return s.registry.Run(ctx)
 		})
 		tending = start(s.tend)
+		sending = start(s.send)
 		accepting := start(func(ctx context.Context) error { return s.acceptLoop(ctx, listener) })
 		o.Logger.Info("serving", "socket", o.path(SocketFile), "quic", remote.addr(), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
 		if o.Ready != nil {
@@ -222,6 +230,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	if following != nil {
 		following.stop() //nolint:errcheck // a registry that cannot be followed has emptied itself
 		tending.stop()   //nolint:errcheck // what it reports goes through broken
+		sending.stop()   //nolint:errcheck // likewise
 	}
 	err = s.end(o, err, keeper, keeping, writing, expiring)
 	remote.finish()

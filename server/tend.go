@@ -16,6 +16,7 @@ const tendEvery = 5 * time.Second
 // published is told of every commit, on the writer's goroutine.
 func (s *Server) published(b store.Batch) {
 	s.streams.Publish(b)
+	s.outbox.Publish(b)
 	for _, c := range b.Silent {
 		if c.Ref == work.RetentionRef() {
 			select {

@@ -66,6 +66,12 @@ type tomlConfig struct {
 		Authority string `toml:"authority"`
 		WitnessID string `toml:"witness_id"`
 	} `toml:"witness"`
+	Owners []struct {
+		Name      string `toml:"name"`
+		Socket    string `toml:"socket"`
+		QUIC      string `toml:"quic"`
+		Authority string `toml:"authority"`
+	} `toml:"owner"`
 	Retention struct {
 		OperationResultSecs int64 `toml:"operation_result_secs"`
 		EventBytes          int64 `toml:"event_bytes"`
@@ -90,6 +96,8 @@ type config struct {
 	WitnessQUIC   string // host:port
 	WitnessPin    frames.Fingerprint
 	WitnessID     frames.WitnessID
+
+	Owners []ownerConfig // on which runs can be started
 
 	OperationResultSecs uint64
 	EventBytes          uint64
@@ -198,6 +206,9 @@ func (raw *tomlConfig) validate(dir, file string) (*config, error) {
 	if c.WitnessID, err = frames.ParseID[frames.WitnessID](raw.Witness.WitnessID); err != nil {
 		return nil, bad("witness.witness_id", "must be 32 hex digits, as `witnessd init` printed it")
 	}
+	if c.Owners, err = raw.owners(bad); err != nil {
+		return nil, err
+	}
 	r := raw.Retention
 	if r.OperationResultSecs < frames.MinOperationRetained {
 		return nil, bad("retention.operation_result_secs", "is %d, allowed %d or more", r.OperationResultSecs, frames.MinOperationRetained)
@@ -303,6 +314,11 @@ low_disk_reserve_bytes = %d
 authority  = "%s"
 witness_id = "%s"
 
+# Process owners on which runs can be started, each with the pin that proves it is
+# the one. One on another host is reached by quic = "host:port" instead of socket.
+# Its "ownerd keys" must know this coordinator's link key, with the scopes effects
+# and facts. A removed owner's bindings end as lost.
+%s
 # Written into the store when it is made. Afterwards only the CHANGE_RETENTION
 # command changes them; editing them here has no effect on an existing store.
 [retention]
@@ -312,7 +328,7 @@ artifact_bytes        = %d   # sum of the latest artifact manifests
 
 # Aggregate quotas. A principal's must not be above the server's.
 `, c.CoordinatorID, minLeaseSecs, maxLeaseSecs, c.LeaseSecs, c.LowDiskBytes,
-		quic, witness, handshake.FormatFingerprint(c.WitnessPin), c.WitnessID,
+		quic, witness, handshake.FormatFingerprint(c.WitnessPin), c.WitnessID, ownersText(c.Owners),
 		c.OperationResultSecs, frames.MinOperationRetained, c.EventBytes, c.ArtifactBytes)
 	for _, level := range []quota.Level{quota.OfPrincipal, quota.OfServer} {
 		fmt.Fprintf(&b, "[quota.%s]\n", level)

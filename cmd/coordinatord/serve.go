@@ -47,6 +47,10 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	if err != nil {
 		return err
 	}
+	owners, err := ownerLinks(cfg)
+	if err != nil {
+		return err
+	}
 	var client *witness.Client
 	defer func() {
 		if client != nil {
@@ -55,7 +59,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	}()
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
-		QUIC: cfg.QUIC, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
+		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
 		Progress:  func(line string) { fmt.Fprintln(stdout, line) },
 		PageCheck: func(path string) error { return pageCheck(ctx, path, stdout) },
 		Witness: func() (witness.Authority, error) {
