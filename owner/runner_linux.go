@@ -99,11 +99,10 @@ func (ptyLauncher) hold(rows, cols uint16) (_ held, err error) {
 		return nil, err
 	}
 	defer reportW.Close()
-	pidfd := -1
 	p, err := os.StartProcess(selfExe, []string{heldName}, &os.ProcAttr{
 		Dir: "/", Env: []string{},
 		Files: []*os.File{term.slave, term.slave, term.slave, ordersR, reportW},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0, PidFD: &pidfd},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0},
 	})
 	if err != nil {
 		ordersW.Close()
@@ -112,14 +111,11 @@ func (ptyLauncher) hold(rows, cols uint16) (_ held, err error) {
 	}
 	ownChildren.Store(p.Pid, nil)
 	h := &heldProcess{process: p, term: term, orders: ordersW, report: reportR}
-	if pidfd >= 0 {
-		if err := unix.SetNonblock(pidfd, true); err == nil {
-			h.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
-		} else {
-			unix.Close(pidfd)
-		}
+	// It has not been waited for, so the id is its own. A descriptor of its own, too: to be
+	// non-blocking is a property that duplicates share, and waiting on it would then fail.
+	if fd, err := unix.PidfdOpen(p.Pid, unix.PIDFD_NONBLOCK); err == nil {
+		h.pidfd = os.NewFile(uintptr(fd), "pidfd")
 	}
-	// It has not been waited for, so the id is its own.
 	st, err := readStat(p.Pid)
 	if err != nil {
 		h.abandonKeepingTerminal()
