@@ -17,7 +17,7 @@ import (
 )
 
 // start is one activation attempt in a bubble, with its progress lines.
-func start(t *testing.T, w *fakeWitness, change func(*ActivateOptions)) (*Activation, error, []string) {
+func start(t *testing.T, w *fakeWitness, change func(*ActivateOptions)) (*Activation, []string, error) {
 	t.Helper()
 	var mu sync.Mutex
 	var said []string
@@ -29,7 +29,7 @@ func start(t *testing.T, w *fakeWitness, change func(*ActivateOptions)) (*Activa
 		change(&o)
 	}
 	a, err := Activate(t.Context(), o)
-	return a, err, said
+	return a, said, err
 }
 
 func bubble(t *testing.T, f func(t *testing.T, w *fakeWitness)) {
@@ -49,7 +49,7 @@ func TestActivateChoosesAnEpochAboveStoreAndWitness(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *fakeWitness) {
 				w.epoch, w.activation = tt.witness, frames.ActivationSequence(tt.witness)
-				a, err, _ := start(t, w, func(o *ActivateOptions) {
+				a, _, err := start(t, w, func(o *ActivateOptions) {
 					o.Epoch, o.Activation = tt.store, frames.ActivationSequence(tt.store)
 				})
 				require.NoError(t, err)
@@ -62,10 +62,10 @@ func TestActivateChoosesAnEpochAboveStoreAndWitness(t *testing.T) {
 
 func TestC06_EachActivationHasANewIncarnation(t *testing.T) {
 	bubble(t, func(t *testing.T, w *fakeWitness) {
-		a, err, _ := start(t, w, nil)
+		a, _, err := start(t, w, nil)
 		require.NoError(t, err)
 		w.set(func() { w.live = false })
-		b, err, _ := start(t, w, func(o *ActivateOptions) {
+		b, _, err := start(t, w, func(o *ActivateOptions) {
 			o.Epoch, o.Activation = a.Certificate.Epoch, a.Certificate.Activation
 		})
 		require.NoError(t, err)
@@ -77,10 +77,10 @@ func TestC06_EachActivationHasANewIncarnation(t *testing.T) {
 
 func TestC05_LiveLeaseIsWaitedForWhileItFalls(t *testing.T) {
 	bubble(t, func(t *testing.T, w *fakeWitness) {
-		_, err, _ := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = 15 })
+		_, _, err := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = 15 })
 		require.NoError(t, err)
 		began := w.clk.Now().Boot
-		a, err, said := start(t, w, nil)
+		a, said, err := start(t, w, nil)
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, w.clk.Now().Boot-began, 15*time.Second, "the old lease ran out first")
 		require.EqualValues(t, 2, a.Certificate.Activation)
@@ -125,7 +125,7 @@ func TestC05_RenewedLeaseEndsTheWaitAfterThreeRises(t *testing.T) {
 			bubble(t, func(t *testing.T, w *fakeWitness) {
 				w.epoch, w.activation = 50, 6
 				scripted(w, tt.list)
-				_, err, said := start(t, w, nil)
+				_, said, err := start(t, w, nil)
 				if tt.held == 0 {
 					require.NoError(t, err)
 					return
@@ -145,7 +145,7 @@ func TestC05_RolledBackWitnessIsRefused(t *testing.T) {
 	t.Run("seen in its status", func(t *testing.T) {
 		bubble(t, func(t *testing.T, w *fakeWitness) {
 			w.epoch, w.activation = 7, 3
-			_, err, _ := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 7, 4 })
+			_, _, err := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 7, 4 })
 			var back *RolledBackError
 			require.ErrorAs(t, err, &back)
 			require.EqualValues(t, 4, back.StoreActivation)
@@ -157,14 +157,14 @@ func TestC05_RolledBackWitnessIsRefused(t *testing.T) {
 		bubble(t, func(t *testing.T, w *fakeWitness) {
 			w.epoch, w.activation = 7, 4
 			w.change = func(c *frames.Certificate) { c.Activation = 4 }
-			_, err, _ := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 7, 4 })
+			_, _, err := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 7, 4 })
 			var back *RolledBackError
 			require.ErrorAs(t, err, &back)
 		})
 	})
 	t.Run("empty witness behind a used store", func(t *testing.T) {
 		bubble(t, func(t *testing.T, w *fakeWitness) {
-			_, err, _ := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 1, 1 })
+			_, _, err := start(t, w, func(o *ActivateOptions) { o.Epoch, o.Activation = 1, 1 })
 			var back *RolledBackError
 			require.ErrorAs(t, err, &back)
 		})
@@ -185,7 +185,7 @@ func TestActivateWithoutAnswers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *fakeWitness) {
 				tt.fault(w)
-				_, err, _ := start(t, w, nil)
+				_, _, err := start(t, w, nil)
 				require.ErrorIs(t, err, ErrWitnessUnavailable)
 				require.Equal(t, tt.calls, w.count("status"))
 			})
@@ -200,7 +200,7 @@ func TestActivateOutlivesAWitnessRestart(t *testing.T) {
 			time.Sleep(700 * time.Millisecond)
 			w.set(func() { w.err = nil })
 		}()
-		a, err, _ := start(t, w, nil)
+		a, _, err := start(t, w, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, a.Certificate.Activation)
 	})
@@ -213,7 +213,7 @@ func TestActivateStartsOverAfterALateCertificate(t *testing.T) {
 			time.Sleep(4500 * time.Millisecond)
 			w.set(func() { w.delay = 0 })
 		}()
-		a, err, said := start(t, w, nil)
+		a, said, err := start(t, w, nil)
 		require.NoError(t, err)
 		require.Contains(t, strings.Join(said, "\n"), "starting over")
 		require.EqualValues(t, 2, a.Certificate.Activation, "the first grant was not used")
@@ -225,7 +225,7 @@ func TestActivateStartsOverAfterALostRace(t *testing.T) {
 		w.epoch, w.activation = 9, 9
 		stale := []witness.Status{{LastEpoch: 3, Activation: 3}}
 		scripted(w, stale)
-		a, err, said := start(t, w, nil)
+		a, said, err := start(t, w, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 10, a.Certificate.Epoch)
 		require.Contains(t, strings.Join(said, "\n"), "starting over")
@@ -236,7 +236,7 @@ func TestActivateGivesUpOnAWitnessThatAlwaysRefuses(t *testing.T) {
 	bubble(t, func(t *testing.T, w *fakeWitness) {
 		w.epoch, w.activation = 9, 9
 		w.status = func() (witness.Status, error) { return witness.Status{}, nil }
-		_, err, _ := start(t, w, nil)
+		_, _, err := start(t, w, nil)
 		require.ErrorIs(t, err, ErrWitnessUnavailable)
 		require.Equal(t, maxRestarts, w.count("activate"))
 	})
@@ -252,7 +252,7 @@ func TestActivateRefusesACertificateThatItDidNotAskFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *fakeWitness) {
 				w.change = change
-				_, err, _ := start(t, w, nil)
+				_, _, err := start(t, w, nil)
 				require.ErrorIs(t, err, ErrWitnessUnavailable)
 			})
 		})
@@ -261,7 +261,7 @@ func TestActivateRefusesACertificateThatItDidNotAskFor(t *testing.T) {
 
 func TestActivateEndsWithItsContext(t *testing.T) {
 	bubble(t, func(t *testing.T, w *fakeWitness) {
-		_, err, _ := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = 60 })
+		_, _, err := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = 60 })
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
@@ -273,7 +273,7 @@ func TestActivateEndsWithItsContext(t *testing.T) {
 func TestActivateRefusesALeaseOutOfRange(t *testing.T) {
 	w := newFakeWitness(clock.Runtime())
 	for _, secs := range []uint16{1, 5, 61} {
-		_, err, _ := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = secs })
+		_, _, err := start(t, w, func(o *ActivateOptions) { o.LeaseSeconds = secs })
 		require.Error(t, err)
 	}
 	require.Zero(t, w.count("status"))

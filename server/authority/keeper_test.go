@@ -34,7 +34,7 @@ func keep(t *testing.T, f func(t *testing.T, k *kept)) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &kept{clk: &shifted{Clock: clock.Runtime()}, lock: &goodLock{}, done: make(chan error, 1)}
 		k.w = newFakeWitness(k.clk)
-		a, err, _ := start(t, k.w, func(o *ActivateOptions) { o.LeaseSeconds = 15 })
+		a, _, err := start(t, k.w, func(o *ActivateOptions) { o.LeaseSeconds = 15 })
 		require.NoError(t, err)
 		k.fence = NewFence(a, k.clk)
 		k.keeper = NewKeeper(KeeperOptions{
