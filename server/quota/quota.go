@@ -88,16 +88,17 @@ type amount struct {
 }
 
 // takeLocked charges every amount at all three levels, or none of them. own is
-// the counter of the lowest level.
+// the counter of the lowest level, whose refusal comes first: others are not asked to
+// make room for what could not be taken anyway.
 func (s *Server) takeLocked(p Principal, own *counts, amounts ...amount) error {
 	held := s.principals[p]
 	if held == nil {
 		held = new(counts)
 	}
-	for _, a := range amounts {
-		for level, used := range [levels]uint64{own[a.r], held[a.r], s.total[a.r]} {
+	for level, used := range [levels]*counts{own, held, &s.total} {
+		for _, a := range amounts {
 			limit := s.limits[level][a.r]
-			if a.n > limit || used > limit-a.n {
+			if a.n > limit || used[a.r] > limit-a.n {
 				return &Exceeded{Resource: a.r, Level: Level(level), Limit: limit}
 			}
 		}
@@ -107,7 +108,9 @@ func (s *Server) takeLocked(p Principal, own *counts, amounts ...amount) error {
 		held[a.r] += a.n
 		s.total[a.r] += a.n
 	}
-	s.principals[p] = held
+	if *held != (counts{}) { // a charge of nothing leaves no entry behind
+		s.principals[p] = held
+	}
 	return nil
 }
 

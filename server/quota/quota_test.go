@@ -285,3 +285,12 @@ func TestPendingOutlivesConnections(t *testing.T) {
 	require.Empty(t, s.principals)
 	require.Panics(t, func() { w.Done(1) })
 }
+
+func TestAChargeOfNothingLeavesNoEntry(t *testing.T) {
+	s, err := New(Defaults())
+	require.NoError(t, err)
+	for i := range 100 {
+		require.NoError(t, s.PendingOf(Principal{1: byte(i)}).Add(0))
+	}
+	require.Empty(t, s.principals)
+}
