@@ -29,15 +29,15 @@ import (
 )
 
 // The programs under test, built once with fail points.
-var coordinatord, witnessd string
+var coordinatord, witnessd, ownerd string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "cd")
 	if err != nil {
 		panic(err)
 	}
-	coordinatord, witnessd = filepath.Join(dir, "coordinatord"), filepath.Join(dir, "witnessd")
-	out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", dir, ".", "../witnessd").CombinedOutput()
+	coordinatord, witnessd, ownerd = filepath.Join(dir, "coordinatord"), filepath.Join(dir, "witnessd"), filepath.Join(dir, "ownerd")
+	out, err := exec.Command("go", "build", "-tags", "failpoint", "-o", dir, ".", "../witnessd", "../ownerd").CombinedOutput()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		os.Exit(1)
