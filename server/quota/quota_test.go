@@ -294,3 +294,17 @@ func TestAChargeOfNothingLeavesNoEntry(t *testing.T) {
 	}
 	require.Empty(t, s.principals)
 }
+
+// TestTheLowestLevelRefusesFirst: nobody is asked to make room in an aggregate for what a
+// queue may not hold anyway.
+func TestTheLowestLevelRefusesFirst(t *testing.T) {
+	l := Defaults()
+	l[OfPrincipal][UnsentFrames] = 10
+	s, err := New(l)
+	require.NoError(t, err)
+	a, err := s.Connect(Principal{1})
+	require.NoError(t, err)
+	defer a.Close()
+	err = a.NewQueue().Push(11, l[OfConnection][UnsentBytes]+1)
+	require.Equal(t, &Exceeded{Resource: UnsentBytes, Level: OfConnection, Limit: l[OfConnection][UnsentBytes]}, err)
+}
