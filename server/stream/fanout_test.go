@@ -142,6 +142,121 @@ func TestC14_WhatIsCoveredIsNotHeldBack(t *testing.T) {
 	require.Zero(t, b.unsent(), "a GAP holds nothing")
 }
 
+// TestC14_CreditEndsTheHolding: what credit covers is about to be sent, so that it
+// leaves the queue's room to what comes next.
+func TestC14_CreditEndsTheHolding(t *testing.T) {
+	b := newBench(t)
+	s := b.session()
+	id := b.subscribe(s, b.head(), 0, 0)
+	grant := func(n uint32) {
+		t.Helper()
+		require.NoError(t, s.Credit(&frames.Credit{SubscriptionID: id, AddCount: n, AddBytes: n * 1000}))
+	}
+	b.write(3)
+	grant(2)
+	require.EqualValues(t, 3, b.unsent(), "part of it is still held back")
+	grant(1)
+	require.Zero(t, b.unsent())
+	b.write(frames.UnsentFrames)
+	require.EqualValues(t, frames.UnsentFrames, b.unsent())
+	require.Len(t, b.sequences(b.pullAll(s)), 3, "no GAP: the queue holds what it may")
+	s.Stalled(true)
+	b.clock.Advance(stallTime)
+	require.NoError(t, s.Credit(&frames.Credit{SubscriptionID: id, AddCount: frames.UnsentFrames, AddBytes: plentyBytes - 10_000}))
+	require.EqualValues(t, frames.UnsentFrames, b.unsent(), "a peer that does not read gets nothing sent")
+	s.Stalled(false)
+	require.Len(t, b.sequences(b.pullAll(s)), frames.UnsentFrames)
+	require.Zero(t, b.unsent())
+
+	begin := b.reserve(s, frames.SubscriptionID{})
+	b.write(frames.UnsentFrames)
+	require.EqualValues(t, 2*frames.UnsentFrames, b.unsent(), "held back from both")
+	require.NoError(t, b.applySnapshot(s, begin, plentyEvents, plentyBytes))
+	require.EqualValues(t, frames.UnsentFrames, b.unsent())
+}
+
+// TestABurstWhileSubscribing: what comes while the backlog is counted is covered by the
+// credit of the same SUBSCRIBE.
+func TestABurstWhileSubscribing(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		missed, during int
+		credit         uint32
+		unsent         uint64
+		gap            bool
+	}{
+		{"all covered", 10, frames.UnsentFrames - 10, frames.UnsentFrames, 0, false},
+		{"not covered", 10, 20, 12, 20, false},
+		{"backlog not covered", 10, 20, 7, 23, false},
+		{"too much", 1, frames.UnsentFrames + 1, 1, 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			s := b.session()
+			b.write(tt.missed)
+			req := &frames.Subscribe{RequestID: 1, CreditCount: tt.credit, CreditBytes: plentyBytes}
+			sub, err := s.newSubscription(nil)
+			require.NoError(t, err)
+			head, stale, err := s.enter(sub, req.After)
+			require.NoError(t, err)
+			require.False(t, stale)
+			b.write(tt.during)
+			require.Zero(t, b.unsent())
+			s.catchUp(sub, req, head)
+			sub.proceed()
+			require.EqualValues(t, tt.unsent, b.unsent())
+			got := b.pullAll(s)
+			if tt.gap {
+				require.Equal(t, &frames.Gap{SubscriptionID: sub.id, Observed: 1, Reason: frames.GapQueueOverflow}, b.gapOf(got))
+				return
+			}
+			require.Len(t, b.sequences(got), min(int(tt.credit), tt.missed+tt.during))
+			require.EqualValues(t, 1, b.sequences(got)[0])
+		})
+	}
+	t.Run("the log fails", func(t *testing.T) {
+		b := newBenchIn(t, t.TempDir(), 4096, 1)
+		s := b.session()
+		b.write(100)
+		b.trim()
+		req := &frames.Subscribe{RequestID: 1, CreditCount: 5, CreditBytes: plentyBytes}
+		sub, err := s.newSubscription(nil)
+		require.NoError(t, err)
+		head, _, err := s.enter(sub, req.After)
+		require.NoError(t, err)
+		b.write(2)
+		s.catchUp(sub, req, head)
+		sub.proceed()
+		require.Equal(t, &frames.Gap{SubscriptionID: sub.id, Reason: frames.GapRetention}, b.gapOf(b.pullAll(s)),
+			"the first that it misses is not among the new ones")
+		require.Zero(t, b.unsent())
+	})
+}
+
+// TestTheLogsReaderHasItsTurn: a subscription that fills every write does not keep
+// another one, which reads from the log, from its share.
+func TestTheLogsReaderHasItsTurn(t *testing.T) {
+	b := newBenchIn(t, t.TempDir(), 1<<20, 4*(2*100+imageOverhead))
+	s := b.session()
+	b.write(200)
+	behind := b.subscribe(s, 0, plentyEvents, plentyBytes)
+	busy := b.subscribe(s, b.head(), plentyEvents, plentyBytes)
+	got := make(map[frames.SubscriptionID]int)
+	for range 40 {
+		b.write(2)
+		for _, f := range b.pullUpTo(s, 2, plentyBytes) {
+			got[f.(*frames.CoordEvent).SubscriptionID]++
+		}
+	}
+	require.GreaterOrEqual(t, got[behind], 10, "%v", got)
+	require.GreaterOrEqual(t, got[busy], 10)
+	require.NoError(t, s.Credit(&frames.Credit{SubscriptionID: behind}))
+	for s.Ready() {
+		b.pull(s)
+	}
+	require.Equal(t, fetched{}, s.fetched, "an idle connection holds nothing")
+}
+
 func TestC14_SubscriptionsAreCounted(t *testing.T) {
 	b := newBench(t)
 	s := b.session()

@@ -262,6 +262,34 @@ func TestNoEventBeforeTheAck(t *testing.T) {
 	require.Len(t, b.sequences(b.pullAll(s)), 4)
 }
 
+// TestFinalDuringAReplay ends a connection whose REPLAY_BEGIN is not on its way yet: the
+// subscription is one that the peer knows.
+func TestFinalDuringAReplay(t *testing.T) {
+	b := newBench(t)
+	s := b.session()
+	id, gap := b.paused(s)
+	_, err := s.OpenReplay(&frames.OpenReplay{RequestID: 1, SubscriptionID: id, After: gap.LastEvent})
+	require.NoError(t, err)
+	var raw []byte
+	s.Final(frames.GapGrantRevoked, func(frame []byte) { raw = append(raw, frame...) })
+	require.Equal(t, &frames.Gap{
+		SubscriptionID: id, LastDelivery: gap.LastDelivery, LastEvent: gap.LastEvent, Reason: frames.GapGrantRevoked,
+	}, b.gapOf(b.decode(raw)))
+}
+
+// TestALeaseThatIsGoneIsSaidFirst: whether others have noticed it makes no difference.
+func TestALeaseThatIsGoneIsSaidFirst(t *testing.T) {
+	b := newBench(t)
+	s := b.session()
+	begin := b.reserve(s, frames.SubscriptionID{})
+	b.clock.Advance(leaseTime)
+	for range 2 {
+		_, err := s.Applied(&frames.SnapshotApplied{RequestID: 1, SnapshotID: begin.SnapshotID, CreditCount: plentyEvents + 1})
+		require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err))
+		s.sweep()
+	}
+}
+
 func TestFinalTellsEverySubscription(t *testing.T) {
 	b := newBench(t)
 	s := b.session()

@@ -212,6 +212,7 @@ func (m *model) apply(t *rapid.T) {
 		m.leave()
 		if b.state == reserved {
 			b.state, b.count, b.bytes, b.waiting = live, count, bytes, true
+			m.relax()
 		}
 		m.answered(r, func() { b.waiting, m.view, m.cut = false, view, base })
 		return
@@ -227,6 +228,7 @@ func (m *model) apply(t *rapid.T) {
 	}
 	require.NoError(t, err)
 	b.state, b.count, b.bytes, b.waiting, b.last = live, count, bytes, true, cut
+	m.relax()
 	if m.cut < after {
 		m.view = nil // the subscription began at a snapshot that was never applied
 	}

@@ -253,6 +253,15 @@ func (m *model) extend() {
 	}
 }
 
+// relax frees everything once credit covers it and the peer reads.
+func (m *model) relax() {
+	if free := m.sub.free; !m.stalled {
+		if m.extend(); m.sub.free < len(m.sub.pending) {
+			m.sub.free = free
+		}
+	}
+}
+
 // held is what is charged.
 func (m *model) held() (frames, bytes uint64) {
 	if m.sub == nil {
@@ -420,5 +429,6 @@ func (m *model) credit(t *rapid.T) {
 	default:
 		require.NoError(t, err)
 		b.count, b.bytes = b.count+count, b.bytes+bytes
+		m.relax()
 	}
 }

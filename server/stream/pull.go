@@ -9,7 +9,7 @@ import (
 )
 
 // fetched is what was read from the log for one subscription whose place the window
-// no longer holds. It lives for one pull.
+// no longer holds. It lives until the subscription's turn to be pulled from has come.
 type fetched struct {
 	sub     *subscription
 	after   frames.EventCut
@@ -34,13 +34,14 @@ func (s *Session) Fetch(most, bytes int) {
 	if !s.reading.Swap(false) {
 		return
 	}
+	served := s.fetched.sub != nil // and it has not had its turn yet
 	s.mu.Lock()
 	var behind, unnamed *subscription
 	for _, b := range s.subs {
 		switch {
 		case b.gapDue && b.unnamed:
 			unnamed = b
-		case behind == nil && b.due() && !b.gapDue && b.pos < s.m.window.oldest():
+		case behind == nil && !served && b.due() && !b.gapDue && b.pos < s.m.window.oldest():
 			behind = b
 		}
 	}
@@ -152,7 +153,7 @@ func (s *Session) Final(reason frames.GapReason, emit func(frame []byte)) {
 		if b.fail(reason); b.gap.Reason != reason {
 			b.gap.Reason = reason // a paused one is told as well
 		}
-		if !b.unannounced {
+		if b.named { // a BEGIN that a GAP must follow will not come any more
 			emit(b.takeGap())
 		}
 	}
@@ -171,7 +172,9 @@ func (s *Session) Pull(batch Batch) {
 		p.pull(s.subs[(s.turn+i)%len(s.subs)])
 	}
 	s.turn++
-	s.fetched = fetched{}
+	if f := &s.fetched; f.sub == nil || !f.sub.due() || f.sub.gapDue || f.sub.pos != f.after {
+		s.fetched = fetched{} // an idle connection holds none
+	}
 	due := false
 	for _, b := range s.subs {
 		due = due || b.due()

@@ -116,7 +116,7 @@ func (s *Session) find(id frames.SubscriptionID) *subscription {
 func (s *Session) count(t *tally) (owing []*subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blocked = s.stalled && t.now-s.since >= stallTime
+	s.blocked = s.blockedAt(t.now)
 	due := false
 	for _, b := range s.subs {
 		if !b.add(t) {
@@ -129,6 +129,10 @@ func (s *Session) count(t *tally) (owing []*subscription) {
 	}
 	return owing
 }
+
+// blockedAt reports whether the transport has taken nothing for so long that its peer
+// counts as one that does not read. The caller holds mu.
+func (s *Session) blockedAt(now time.Duration) bool { return s.stalled && now-s.since >= stallTime }
 
 // Stalled tells whether the transport has stopped taking bytes. When that lasts,
 // all that is pending counts as unsent [D-58].
@@ -175,8 +179,8 @@ func (s *Session) checkCredit(count, bytes uint32) error {
 	return nil
 }
 
-// enter adds b behind a cut. From the head that it returns on everything is counted,
-// and charged since b has no credit yet. A stale cut has gapped at once.
+// enter adds b behind a cut. From the head that it returns on everything is counted, and
+// charged once it is known what lies before. A stale cut has gapped at once.
 func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.EventCut, stale bool, err error) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
@@ -185,11 +189,12 @@ func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.Eve
 		return head, false, frames.Refuse(frames.CodeMalformedMessage, "the cut is beyond the newest event, %d", head)
 	}
 	b.begin(live, after)
-	b.waiting = true
+	b.waiting, b.opening = true, true
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subs = append(s.subs, b)
 	if stale = s.stale(after); stale {
+		b.opening = false
 		b.fail(frames.GapRevisionMismatch)
 	}
 	return head, stale, nil
@@ -206,17 +211,23 @@ func (s *Session) catchUp(b *subscription, req *frames.Subscribe, head frames.Ev
 	k, err := s.backlog(req, head)
 	s.mu.Lock()
 	owes := false
+	b.opening = false
 	switch {
 	case b.state != live:
 	case err != nil:
+		b.drop() // what is pending has come later than the first that it misses
 		b.fail(s.logFault(err))
 	default:
+		newer := b.pending
 		if k.first != 0 {
 			b.aim(k.first)
 		}
-		b.pending = b.pending.plus(k.covered).plus(k.held)
+		b.pending = newer.plus(k.covered).plus(k.held)
 		b.count, b.bytes = req.CreditCount, req.CreditBytes
-		owes = !b.charge(k.held)
+		if b.pending.frames <= uint64(b.count) && b.pending.bytes <= uint64(b.bytes) {
+			break
+		}
+		owes = !b.charge(k.held.plus(newer))
 	}
 	s.mu.Unlock()
 	if owes {
@@ -291,6 +302,7 @@ func (s *Session) Credit(req *frames.Credit) error {
 	b.count += req.AddCount
 	b.bytes += req.AddBytes
 	b.starved = false
+	b.relax()
 	if b.due() {
 		s.nudge()
 	}

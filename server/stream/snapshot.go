@@ -179,13 +179,10 @@ func (s *Session) beginSnapshot(l *snapshot, req frames.RequestID, bases []frame
 		begin.FirstCursor = l.cursor
 		return r, nil
 	}
-	announce := r.Sent
 	end, over := s.finish(l, req)
 	r.Frames = append(r.Frames, end)
-	r.Sent = func() {
-		if over(); announce != nil {
-			announce()
-		}
+	if over != nil {
+		r.Sent = over
 	}
 	return r, nil
 }
@@ -297,16 +294,18 @@ func (s *Session) fill(l *snapshot) ([]frames.SnapshotRecord, error) {
 	return records, nil
 }
 
-// finish makes the SNAPSHOT_END of a lease whose records are all sent. over is to
-// be called when it is handed to the transport: an unreserved lease ends then, a
-// reserved one keeps its slot until APPLIED [D-36].
+// finish makes the SNAPSHOT_END of a lease whose records are all read, and gives its cut
+// back, however long the peer takes to read them. over, unless it is nil, is to be called
+// when END is handed to the transport: an unreserved lease ends then, a reserved one
+// keeps its slot until APPLIED [D-36].
 func (s *Session) finish(l *snapshot, req frames.RequestID) (_ *frames.SnapshotEnd, over func()) {
 	end := &frames.SnapshotEnd{
 		RequestID: req, SnapshotID: l.id, PageCount: l.pages, RecordCount: l.count, Digest: l.digest.Sum(),
 	}
 	l.complete.Store(true)
+	l.unpin()
 	if l.sub != nil {
-		return end, l.unpin
+		return end, nil
 	}
 	if len(s.finished) == maxFinished {
 		s.finished = s.finished[1:]
@@ -345,15 +344,15 @@ func (s *Session) Applied(req *frames.SnapshotApplied) (Reply, error) {
 // apply ends a complete lease and makes its subscription live with its initial
 // credit, behind cut. If that has gapped, it stays paused and the credit is dropped.
 func (s *Session) apply(l *lease, sub frames.SubscriptionID, count, bytes uint32, cut frames.EventCut) error {
+	if !l.open() {
+		l.abort(frames.GapCursorInvalid)
+		return leaseGone()
+	}
 	if sub != l.sub.id {
 		return frames.Refuse(frames.CodeMalformedMessage, "APPLIED names another subscription than its lease")
 	}
 	if err := s.checkCredit(count, bytes); err != nil {
 		return err
-	}
-	if !l.open() {
-		l.abort(frames.GapCursorInvalid)
-		return leaseGone()
 	}
 	if !l.end() {
 		return leaseGone()

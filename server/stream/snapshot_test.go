@@ -72,6 +72,8 @@ func TestPinnedBytesGrowInSteps(t *testing.T) {
 		}
 		if cursor = page.NextCursor; cursor == nil {
 			require.IsType(t, &frames.SnapshotEnd{}, r.Frames[1])
+			require.Zero(t, pinned(b), "nothing is read from the cut any more, whenever the peer takes END")
+			require.Equal(t, 1, b.m.Open())
 			r.Sent()
 		}
 	}

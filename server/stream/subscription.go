@@ -45,6 +45,8 @@ type subscription struct {
 	first                  frames.EventSequence // of pending; zero when not known
 	starved                bool                 // its first pending event is not covered by credit
 
+	named       bool // its peer has heard of it
+	opening     bool // what it has missed is being counted: nothing is charged yet
 	unannounced bool // SUBSCRIBED or a BEGIN is not handed to the transport: no GAP before it
 	waiting     bool // SUBSCRIBED or an ACK is not handed to the transport: no event before it
 
@@ -101,6 +103,9 @@ func (b *subscription) add(t *tally) bool {
 		b.fail(frames.GapRevisionMismatch)
 		return true
 	}
+	if b.opening {
+		return true
+	}
 	return b.charge(b.excess(t))
 }
 
@@ -140,6 +145,19 @@ func (b *subscription) excess(t *tally) volume {
 func (b *subscription) charge(v volume) bool {
 	b.owed = b.owed.plus(v)
 	return b.payLocked() == nil
+}
+
+// relax gives back what was held back for want of credit once credit covers all that
+// is pending: a running writer is about to send it [D-58]. Otherwise a burst that comes
+// before the writer does would end in a GAP although there is credit for it.
+func (b *subscription) relax() {
+	if b.charged.frames+b.owed.frames == 0 || b.s.blockedAt(b.s.m.o.Clock.Now().Boot) {
+		return
+	}
+	if b.pending.frames <= uint64(b.count) && b.pending.bytes <= uint64(b.bytes) {
+		b.queue.Clear()
+		b.charged, b.owed = volume{}, volume{}
+	}
 }
 
 // payLocked pays what is owed, or says which aggregate quota is full.
@@ -227,13 +245,14 @@ func (b *subscription) healable() bool { return b.state == paused && !b.gapDue }
 func (b *subscription) resume(count, bytes uint32) {
 	b.state, b.lease, b.waiting = live, nil, true
 	b.count, b.bytes, b.starved = count, bytes, false
+	b.relax()
 }
 
 // announced lets a GAP follow the reply that named the subscription.
 func (b *subscription) announced() {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	b.unannounced = false
+	b.named, b.unannounced = true, false
 	b.s.nudge()
 }
 
@@ -241,7 +260,7 @@ func (b *subscription) announced() {
 func (b *subscription) proceed() {
 	b.s.mu.Lock()
 	defer b.s.mu.Unlock()
-	b.unannounced, b.waiting = false, false
+	b.named, b.unannounced, b.waiting = true, false, false
 	b.s.nudge()
 }
 

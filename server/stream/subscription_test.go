@@ -75,7 +75,7 @@ func (b *bench) readSnapshot(s *Session, begin *frames.SnapshotBegin) (records [
 		require.NoError(b.t, err)
 		page := r.Frames[0].(*frames.SnapshotPage)
 		records = append(records, page.Records...)
-		if cursor = page.NextCursor; cursor == nil {
+		if cursor = page.NextCursor; cursor == nil && r.Sent != nil {
 			r.Sent()
 		}
 	}
