@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -53,4 +54,18 @@ func (a *app) key() (handshake.Signer, error) {
 		return nil, fmt.Errorf("--key: %w", err)
 	}
 	return key, nil
+}
+
+// enrolLine says how a key that is not accepted can be.
+func (a *app) enrolLine() string {
+	if a.keySource == "" {
+		return "enrol the key that `key_file` or `agent` in " + a.contextPath + " names (coordinatord keys --state DIR add ed25519:…), or name the key that is enrolled"
+	}
+	text := "ed25519:…"
+	if !strings.HasPrefix(a.keySource, "fd:") { // which gives a key once
+		if key, err := a.key(); err == nil {
+			text = handshake.FormatPublicKey(key.Public())
+		}
+	}
+	return "enrol the key that --key names (coordinatord keys --state DIR add " + text + "), or name the key that is enrolled"
 }

@@ -233,7 +233,7 @@ func (a *app) explainTrust(err error) (message, bool) {
 			m.next = []string{"this key was accepted before, so it has since been revoked, removed or narrowed, or has expired; look with: coordinatord keys --state DIR list",
 				"enrol a new key: coordctl keygen --out FILE, coordinatord keys --state DIR add, key_file in " + a.contextPath}
 		default:
-			m.next = []string{"enrol the key that `key_file` in " + a.contextPath + " names (coordinatord keys --state DIR add ed25519:…), or name the key that is enrolled"}
+			m.next = []string{a.enrolLine()}
 		}
 	case errors.As(err, &peer):
 		m.what = "this is not the coordinator that the context pins: " + peer.Error()

@@ -166,7 +166,11 @@ func (w *watcher) gap(g *client.Gap) error {
 		if g.Observed != 0 {
 			o = append(o, member{"observed_event", g.Observed})
 		}
-		return w.line(o, "-- gap: %v; healing", g)
+		next := "healing"
+		if g.Reason == frames.GapEpochChanged || g.Reason == frames.GapGrantRevoked {
+			next = "the coordinator ends the connection"
+		}
+		return w.line(o, "-- gap: %v; %s", g, next)
 	}
 	why := w.a.explainCause(g.Cause).what
 	if g.Attempt > 0 && why == w.said {
