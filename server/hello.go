@@ -153,8 +153,8 @@ func (c *conn) welcome(grant *handshake.Grant, retention uint64) error {
 func (c *conn) renewed(frame []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ready {
-		c.lanes.putControl(frame) //nolint:errcheck // a full lane ends the connection by itself
+	if c.ready && c.lanes.putControl(frame) != nil {
+		c.cut() // the writer waits for a peer that does not read, and cannot notice
 	}
 }
 

@@ -268,6 +268,28 @@ func TestAFullControlLaneClosesTheConnection(t *testing.T) {
 	})
 }
 
+// TestRenewalsToAFullControlLaneCloseTheConnection: a peer that reads nothing is closed
+// although it keeps talking.
+func TestRenewalsToAFullControlLaneCloseTheConnection(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bed) {
+		p := b.connect()
+		var ended atomic.Bool
+		go func() {
+			b.s.running.Wait()
+			ended.Store(true)
+		}()
+		for range frames.ControlLaneFrames + 1 { // one of them is stuck in the transport
+			b.s.announce(b.s.fence.Current())
+			synctest.Wait()
+		}
+		require.False(t, ended.Load())
+		b.s.announce(b.s.fence.Current())
+		synctest.Wait()
+		require.True(t, ended.Load())
+		require.NoError(t, p.nc.Close())
+	})
+}
+
 // TestAReaderThatStopsReadingIsClosed fills the reply lane: the server stops
 // reading, then counts the peer silent.
 func TestAPeerThatNeverReadsIsClosed(t *testing.T) {
