@@ -59,7 +59,7 @@ func (a *app) key() (handshake.Signer, error) {
 // enrolLine says how a key that is not accepted can be.
 func (a *app) enrolLine() string {
 	if a.keySource == "" {
-		return "enrol the key that `key_file` or `agent` in " + a.contextPath + " names (coordinatord keys --state DIR add ed25519:…), or name the key that is enrolled"
+		return "enrol the key that `key_file` in " + a.contextPath + " names (coordinatord keys --state DIR add ed25519:…), or name the key that is enrolled"
 	}
 	text := "ed25519:…"
 	if !strings.HasPrefix(a.keySource, "fd:") { // which gives a key once
