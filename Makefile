@@ -6,7 +6,7 @@ FUZZTIME    ?= 5s
 SEEDS       ?= 50
 SEED_BASE   ?= 1
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
-BINARIES    := bin/coordinatord bin/witnessd bin/coordctl
+BINARIES    := bin/coordinatord bin/witnessd bin/ownerd bin/coordctl
 
 .PHONY: all build demo test check lint race failpoint fuzz sim vectors clean
 
@@ -14,7 +14,7 @@ all: build
 
 build:
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/coordctl
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/ownerd ./cmd/coordctl
 
 demo: build
 	@CGO_ENABLED=0 $(GO) run ./cmd/internal/demo -bin bin

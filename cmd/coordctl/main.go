@@ -34,6 +34,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
+	var status *exitStatus
+	if errors.As(err, &status) {
+		return status.code
+	}
 	return a.report(err)
 }
 
@@ -119,7 +123,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
 		a.endCommand(completing), a.endCommand(cancelling), a.getCommand(), a.snapshotCommand(),
 		a.opCommand(), a.pingCommand(), a.keygenCommand(), a.watchCommand(), a.describeCommand(),
-		a.contextCommand(), completionCommand())
+		a.contextCommand(), completionCommand(), a.runCommand())
 	return root
 }
 

@@ -36,7 +36,7 @@ const (
 )
 
 // tools are the daemons' programs.
-type tools struct{ witnessd, coordinatord string }
+type tools struct{ witnessd, coordinatord, ownerd string }
 
 // findTools looks beside this program first, so that a build is used as a whole.
 func findTools() (tools, error) {
@@ -58,7 +58,11 @@ func findTools() (tools, error) {
 		return tools{}, err
 	}
 	c, err := find("coordinatord")
-	return tools{w, c}, err
+	if err != nil {
+		return tools{}, err
+	}
+	o, err := find("ownerd")
+	return tools{w, c, o}, err
 }
 
 // setup makes a state directory on first use. Every step either finds its work done or

@@ -47,13 +47,15 @@ func (a *app) upCommand() *cobra.Command {
 	var verbose bool
 	c := &cobra.Command{
 		Use:   "up",
-		Short: "Run a witness and a coordinator until Ctrl-C",
-		Long: `Run a witness and a coordinator as two processes until Ctrl-C.
+		Short: "Run a witness, a coordinator and a process owner until Ctrl-C",
+		Long: `Run a witness, a coordinator and a process owner as three processes until Ctrl-C.
 
 On first use this makes the state directory: ids, keys, configuration, registries and a
 client context. Interrupted at any point, it goes on from there the next time. A daemon
 that dies is started again; one that cannot serve as things are ends the command with the
-reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends both at once.`,
+reason. Runs go on while the coordinator dies and comes back. Ctrl-C stops the coordinator,
+then the owner, which ends the processes that still run, then the witness; a second Ctrl-C
+ends all at once. A state from before there were owners gets one.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("lease") && (lease < 6 || lease > 60) {
@@ -76,7 +78,7 @@ reason. Ctrl-C stops the coordinator, then the witness; a second Ctrl-C ends bot
 	return c
 }
 
-// up holds the state's lock, sets it up if need be, and supervises the two daemons.
+// up holds the state's lock, sets it up if need be, and supervises the daemons.
 func (a *app) up(ctx context.Context, dir string, lease int64, quic string, verbose bool) error {
 	signals := make(chan os.Signal, 2) // the one that ends it, and the impatient one
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
@@ -106,13 +108,17 @@ func (a *app) up(ctx context.Context, dir string, lease int64, quic string, verb
 	if err := s.run(ctx); err != nil {
 		return fmt.Errorf("set up %s: %w", dir, err)
 	}
+	owned, err := s.owner(ctx)
+	if err != nil {
+		return fmt.Errorf("set up the process owner in %s: %w", s.ownerDir(), err)
+	}
 	if quic != "" {
 		if err := s.remote(quic); err != nil {
 			return err
 		}
 	}
 	a.contextPath = s.contextPath()
-	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals, verbose: verbose}
+	u := &upper{app: a, setup: s, clock: clock.System(), signals: signals, verbose: verbose, owned: owned}
 	return u.run(context.WithoutCancel(ctx)) // signals come through their own channel from here on
 }
 
@@ -121,22 +127,23 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "up: "+format+"\n", args...)
 }
 
-// upper runs the two daemons.
+// upper runs the daemons.
 type upper struct {
 	app     *app
 	setup   *setup
 	clock   clock.Clock
 	signals <-chan os.Signal
 	verbose bool // the daemons' logs are shown in full
+	owned   bool // there is a process owner to run
 
-	witness, coordinator *supervisor
-	ready                bool // the first ready line has been printed; owned by watch
+	witness, coordinator, owner *supervisor
+	ready                       bool // the first ready line has been printed; owned by watch
 }
 
 // supervisor makes the supervisor of one daemon, which tells its ready lines to lines.
 func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lineSink, lines chan string) *supervisor {
 	return &supervisor{
-		name: name, path: path, args: []string{"serve", "--state", dir, "--log-connections=" + strconv.FormatBool(u.verbose)}, grace: grace,
+		name: name, path: path, args: u.serveArgs(name, dir), grace: grace,
 		clock: u.clock, out: out, say: u.app.say, stopping: make(chan struct{}),
 		onReady: func(line string) {
 			select {
@@ -147,19 +154,34 @@ func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lin
 	}
 }
 
-// run starts the witness, then the coordinator, and returns once both have ended: by
-// signal, or because one of them cannot serve.
+// serveArgs is the command line of a daemon.
+func (u *upper) serveArgs(name, dir string) []string {
+	args := []string{"serve", "--state", dir}
+	if name != "ownerd" { // which has no such flag
+		args = append(args, "--log-connections="+strconv.FormatBool(u.verbose))
+	}
+	return args
+}
+
+// run starts the witness and the owner, then the coordinator, and returns once all have
+// ended: by signal, or because one of them cannot serve.
 func (u *upper) run(parent context.Context) error {
 	out := &lineSink{w: u.app.stderr}
 	witnessUp, coordinatorUp := make(chan string, 1), make(chan string, 1)
 	u.witness = u.supervisor("witnessd", u.setup.tools.witnessd, u.setup.witnessDir(), witnessGrace, out, witnessUp)
 	u.coordinator = u.supervisor("coordinatord", u.setup.tools.coordinatord, u.setup.coordinatorDir(), coordinatorGrace, out, coordinatorUp)
 
+	u.owner = u.supervisor("ownerd", u.setup.tools.ownerd, u.setup.ownerDir(), ownerGrace, out, make(chan string, 1))
+
 	ctx, stop := context.WithCancel(parent)
 	watched := make(chan struct{})
 	go func() { defer close(watched); u.watch(ctx, coordinatorUp) }()
 
 	witnessEnd := u.witness.start()
+	var ownerEnd <-chan error // nil where there is none
+	if u.owned {
+		ownerEnd = u.owner.start()
+	}
 	var coordinatorEnd <-chan error // nil until the witness serves
 	var cause error
 	for serving := true; serving; {
@@ -173,13 +195,15 @@ func (u *upper) run(parent context.Context) error {
 			witnessEnd = nil
 		case cause = <-coordinatorEnd:
 			coordinatorEnd = nil
+		case cause = <-ownerEnd:
+			ownerEnd = nil
 		case <-u.signals:
-			u.app.say("stopping: the coordinator first, then the witness (Ctrl-C again ends both at once)")
+			u.app.say("stopping: the coordinator first, then the owner with the processes that it runs, then the witness (Ctrl-C again ends all at once)")
 		}
 		serving = false
 	}
 	stop()
-	u.end(coordinatorEnd, witnessEnd)
+	u.end(coordinatorEnd, ownerEnd, witnessEnd)
 	<-watched
 	return cause
 }
@@ -196,14 +220,18 @@ func (u *upper) watch(ctx context.Context, lines <-chan string) {
 	}
 }
 
-// end stops the coordinator and then the witness. A further signal kills both.
-func (u *upper) end(coordinatorEnd, witnessEnd <-chan error) {
+// end stops the coordinator, then the owner, then the witness. A further signal kills all.
+func (u *upper) end(coordinatorEnd, ownerEnd, witnessEnd <-chan error) {
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		if coordinatorEnd != nil {
 			u.coordinator.stop()
 			<-coordinatorEnd
+		}
+		if ownerEnd != nil {
+			u.owner.stop()
+			<-ownerEnd
 		}
 		if witnessEnd != nil {
 			u.witness.stop()
@@ -216,6 +244,7 @@ func (u *upper) end(coordinatorEnd, witnessEnd <-chan error) {
 			return
 		case <-u.signals:
 			u.coordinator.kill()
+			u.owner.kill()
 			u.witness.kill()
 		}
 	}
@@ -263,13 +292,16 @@ func (u *upper) banner(epoch uint64) {
 	fmt.Fprintf(&b, "state        %s\n", s.dir)
 	fmt.Fprintf(&b, "witnessd     pid %-8d %s\n", u.witness.pid(), s.witnessSocket())
 	fmt.Fprintf(&b, "coordinatord pid %-8d %s\n", u.coordinator.pid(), s.coordinatorSocket())
+	if u.owned {
+		fmt.Fprintf(&b, "ownerd       pid %-8d %s\n", u.owner.pid(), s.ownerSocket())
+	}
 	fmt.Fprintf(&b, "context      %s\n", s.contextPath())
 	if f, err := s.configured(); err == nil && f.QUIC != "" {
 		fmt.Fprintf(&b, "quic         %s, for other machines: copy %s and the key that it names, and correct its address if need be\n", f.QUIC, s.remoteContextPath())
 	}
 	fmt.Fprintf(&b, "ready: the coordinator serves at epoch %d\n", epoch)
 	fmt.Fprintf(&b, "try, in another terminal:\n")
-	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "snapshot save first.snapshot"} {
+	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "run --title \"First run\" -- uname -a", "snapshot save first.snapshot"} {
 		fmt.Fprintf(&b, "  %s\n", a.line(try))
 	}
 	fmt.Fprint(a.stdout, b.String())

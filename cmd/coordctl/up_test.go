@@ -223,7 +223,7 @@ func binaries(t *testing.T) string {
 		if binDir, binErr = os.MkdirTemp("", "coordctl-test"); binErr != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-o", binDir, "coordinator/cmd/coordctl", "coordinator/cmd/coordinatord", "coordinator/cmd/witnessd").CombinedOutput()
+		out, err := exec.Command("go", "build", "-o", binDir, "coordinator/cmd/coordctl", "coordinator/cmd/coordinatord", "coordinator/cmd/witnessd", "coordinator/cmd/ownerd").CombinedOutput()
 		if err != nil {
 			binErr = fmt.Errorf("%w: %s", err, out)
 		}

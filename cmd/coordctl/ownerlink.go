@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"coordinator/client"
+	"coordinator/frames"
+	"coordinator/internal/clock"
+	"coordinator/owner"
+)
+
+// ownerError is a failure at a process owner, with its name.
+type ownerError struct {
+	name  string
+	cause error
+}
+
+func (e *ownerError) Error() string { return fmt.Sprintf("owner %s: %v", e.name, e.cause) }
+func (e *ownerError) Unwrap() error { return e.cause }
+
+// dialOwner connects to an owner of the context for reading output, which is also how its
+// incarnation and groups are learned.
+func (a *app) dialOwner(ctx context.Context, c *client.Context, o client.Owner) (*owner.Client, error) {
+	key, err := a.key()
+	if err == nil && key == nil {
+		key, err = c.Signer()
+	}
+	if err != nil {
+		return nil, err
+	}
+	opts := owner.ClientOptions{
+		Socket: o.Socket, Pin: o.Authority, CoordinatorID: c.CoordinatorID, Key: key, Scope: owner.ScopeOutput,
+		Name: "coordctl", Clock: clock.System(), Rand: rand.Reader,
+	}
+	if o.QUIC != "" {
+		opts.Dial = owner.QUICDialer(o.QUIC, o.Authority, opts.Clock)
+	}
+	link, err := owner.Dial(ctx, opts)
+	if err != nil {
+		return nil, &ownerError{o.Name, err}
+	}
+	if len(link.Groups()) == 0 {
+		return nil, errors.Join(&ownerError{o.Name, errors.New("it serves no terminal group")}, link.Close())
+	}
+	return link, nil
+}
+
+// An outputFollower copies the output of one binding to a writer as it comes, over as many
+// connections to the owner as that takes.
+type outputFollower struct {
+	w       io.Writer
+	dial    func(context.Context) (*owner.Client, error)
+	binding frames.BindingID
+
+	cancel context.CancelFunc // nil before start
+	done   chan error         // one slot
+	offset uint64             // owned by run
+}
+
+func (a *app) outputFollower(c *client.Context, o client.Owner, binding frames.BindingID) *outputFollower {
+	return &outputFollower{w: a.stdout, binding: binding, done: make(chan error, 1),
+		dial: func(ctx context.Context) (*owner.Client, error) { return a.dialOwner(ctx, c, o) }}
+}
+
+// start begins, the first time it is called.
+func (f *outputFollower) start(ctx context.Context) {
+	if f.cancel != nil {
+		return
+	}
+	ctx, f.cancel = context.WithCancel(ctx)
+	go func() { f.done <- f.run(ctx) }()
+}
+
+// finish waits for the end of the output of a process that has ended.
+func (f *outputFollower) finish(limit time.Duration) error {
+	if f.cancel == nil {
+		return nil
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-f.done:
+		f.done <- nil // for stop
+		return err
+	case <-timer.C:
+		return errTimeout
+	}
+}
+
+// stop ends and joins it.
+func (f *outputFollower) stop() {
+	if f.cancel == nil {
+		return
+	}
+	f.cancel()
+	<-f.done
+}
+
+// outputPause is the pause before an owner whose link was lost is dialled again.
+const outputPause = 250 * time.Millisecond
+
+func (f *outputFollower) run(ctx context.Context) error {
+	for {
+		err := f.once(ctx)
+		var refused *owner.RefusedError
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*sinkError)) || errors.As(err, &refused) {
+			return err
+		}
+		select {
+		case <-time.After(outputPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (f *outputFollower) once(ctx context.Context) error {
+	link, err := f.dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	return link.ReadOutput(ctx, f.binding, f.offset, 0, true, func(at uint64, data []byte) error {
+		n, err := f.w.Write(data)
+		f.offset = at + uint64(n)
+		if err != nil {
+			return &sinkError{err}
+		}
+		return nil
+	})
+}
+
+// sinkError is a failure to write output where it belongs.
+type sinkError struct{ cause error }
+
+func (e *sinkError) Error() string { return "write the output: " + e.cause.Error() }
+func (e *sinkError) Unwrap() error { return e.cause }
