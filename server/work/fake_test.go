@@ -18,7 +18,8 @@ type state struct {
 	live    map[frames.ObjectRef]bool
 	head    frames.EventCut
 	ids     uint64
-	events  []Change // that have one, in order
+	events  []Change // that have one, in order, since a test last looked
+	log     []Change // all of them
 	pending map[frames.KeyID]int
 	env     Env // Head, NewEventID and Epoch are filled in
 }
@@ -139,6 +140,7 @@ func (s *state) take(out Outcome) (events int) {
 			events++
 			s.head++
 			s.events = append(s.events, ch)
+			s.log = append(s.log, ch)
 		}
 		if delete(s.rows, ref); !ch.Removed {
 			s.rows[ref], s.live[ref] = ch.Stored, ch.Live
