@@ -73,8 +73,9 @@ type follower struct {
 	sub     *Subscription
 	view    *view // nil until the first snapshot
 	stopped bool  // the caller has had enough
-	heals   int   // since the last live event
-	flushed time.Duration
+	heals   int   // in short order, since the last live event
+
+	healedAt, flushed time.Duration // BOOTTIME
 }
 
 // view is what the caller has been shown and under which authority and rights.
@@ -280,6 +281,11 @@ func (f *follower) heal(ctx context.Context, gap *Gap) error {
 	if ending(gap) {
 		return nil
 	}
+	now := f.opts.Clock.Now().Boot
+	if now-f.healedAt >= steadyAfter {
+		f.heals = 0
+	}
+	f.healedAt = now
 	if f.heals++; f.heals > maxHeals {
 		f.heals = 0
 		return errUnsteady

@@ -274,7 +274,7 @@ func TestFollowBacksOff(t *testing.T) {
 	m := newModel(w)
 	m.write()
 	m.fault = func(n int, c *modelConn) bool {
-		if c.subs != nil && len(c.subs) > 0 && n%2 == 0 {
+		if len(c.subs) > 0 && n%2 == 0 {
 			panic(errScript)
 		}
 		return false
@@ -334,4 +334,35 @@ func TestFollowAConsumerThatBlocks(t *testing.T) {
 	})
 	require.Equal(t, 1, v.synced)
 	require.Equal(t, 1, m.dialed, fmt.Sprint(v.gaps))
+}
+
+// TestFollowGivesUpOnGapAfterGap makes a connection anew, after a pause, whose gaps do not
+// stay healed; gaps that come now and then are healed without end.
+func TestFollowGivesUpOnGapAfterGap(t *testing.T) {
+	for _, slow := range []bool{false, true} {
+		w := newWorld(t)
+		w.lease = 60
+		m := newModel(w)
+		m.write()
+		m.setFault(func(n int, c *modelConn) bool {
+			if _, ack := c.sending.(*frames.Ack); ack && n < 80 {
+				c.gap(frames.GapQueueOverflow)
+			}
+			return false
+		})
+		v := followed(t, w, m, 90, FollowOptions{}, func(n int, u Update) {
+			if _, gap := u.(*Gap); gap && slow {
+				w.clock.Advance(steadyAfter)
+				m.renew()
+			}
+		})
+		again := 0
+		for _, cause := range v.causes {
+			if errors.Is(cause, errUnsteady) {
+				again++
+			}
+		}
+		require.Equal(t, slow, again == 0, "%v %v", v.gaps, v.causes)
+		require.Greater(t, v.gaps["QUEUE_OVERFLOW"], maxHeals)
+	}
 }
