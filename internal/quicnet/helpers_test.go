@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const label = "quicnet-test/1"
 
 // within bounds what a test waits for; nothing is judged by how long it took.
-const within = 10 * time.Second
+const within = 30 * time.Second
 
 func serverTLS(t testing.TB) *tls.Config {
 	t.Helper()
