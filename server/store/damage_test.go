@@ -462,6 +462,7 @@ func TestPageCheckRunsAfterAnUncleanStop(t *testing.T) {
 		checked++
 		return store.CheckFile(path)
 	}
+	b.opts.PageCheckBytes = 1
 	b.crash(0)
 	b.open()
 	require.Equal(t, 0, checked, "fresh from Create")
@@ -476,6 +477,10 @@ func TestPageCheckRunsAfterAnUncleanStop(t *testing.T) {
 	b.crash(0)
 	b.open()
 	require.Equal(t, 1, checked)
+	require.NoError(t, b.s.Close())
+	b.opts.PageCheckBytes = 0
+	b.open()
+	require.Equal(t, 2, checked, "a small file is checked at every start")
 	b.crash(0)
 	b.opts.PageCheck = func(string) error { return errors.New("signal: segmentation fault") }
 	err := b.openError()

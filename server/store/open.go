@@ -98,8 +98,10 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !tail.clean && o.PageCheck != nil {
-		o.Progress("checking the pages of state.db after an unclean stop")
+	if o.PageCheck != nil && (!tail.clean || isSmall(statePath(dir), o.PageCheckBytes)) {
+		if !tail.clean {
+			o.Progress("checking the pages of state.db after an unclean stop")
+		}
 		if err := pageCheck(statePath(dir), o.PageCheck); err != nil {
 			return nil, err
 		}
@@ -151,6 +153,13 @@ func present(dir string, fsys FS) error {
 		return corrupt(statePath(dir), -1, "the file is missing")
 	}
 	return errors.Join(ioError("list", logPath(dir), logErr), ioError("stat", statePath(dir), dbErr))
+}
+
+// isSmall reports whether the file has at most n bytes. One that is not there is left to
+// whoever opens it.
+func isSmall(path string, n int64) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Size() <= n
 }
 
 func pageCheck(path string, check func(string) error) error {

@@ -36,10 +36,14 @@ type Options struct {
 	Logger *slog.Logger
 	// Progress gets lines while Open works. Nil discards.
 	Progress func(string)
-	// PageCheck checks the pages of state.db after an unclean stop, before this process maps
+	// PageCheck checks the pages of state.db after an unclean stop, and always while the file
+	// has no more than PageCheckBytes, before this process maps
 	// the file: a damaged page can kill the process that reads it, so the caller runs
 	// CheckFile in a child. Nil skips the check.
 	PageCheck func(path string) error
+	// PageCheckBytes is the size up to which checking costs less than anyone would notice.
+	// Zero means 64 MiB.
+	PageCheckBytes int64
 	// Manual starts no goroutine: the writer drives checkpoints with CheckpointStep, and a
 	// segment is prepared when it is needed. For simulation.
 	Manual bool
@@ -54,6 +58,7 @@ const (
 	defaultCheckpointBytes = 64 << 20
 	defaultCheckpointEvery = 5 * time.Second
 	defaultCheckpointKeys  = 4096
+	defaultPageCheckBytes  = 64 << 20
 
 	// checkpointTxBytes bounds the bytes of one checkpoint transaction.
 	checkpointTxBytes = 4 << 20
@@ -80,6 +85,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.CheckpointKeys == 0 {
 		o.CheckpointKeys = defaultCheckpointKeys
+	}
+	if o.PageCheckBytes == 0 {
+		o.PageCheckBytes = defaultPageCheckBytes
 	}
 	if o.Clock == nil {
 		o.Clock = clock.System()
