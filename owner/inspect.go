@@ -49,14 +49,14 @@ type AuthoritySummary struct {
 // changes nothing. The errors are those of [Open].
 func Inspect(dir string, owner frames.Fingerprint) (*Summary, error) {
 	path := filepath.Join(dir, journalFile)
-	err := checkJournal(path, owner)
+	_, err := checkJournal(path, owner)
 	for range inspectTries {
 		// A write that overlapped the read looks like damage; only what stays so is.
 		var corrupt *CorruptError
 		if !errors.As(err, &corrupt) && !errors.Is(err, durable.ErrUnstable) {
 			break
 		}
-		err = checkJournal(path, owner)
+		_, err = checkJournal(path, owner)
 	}
 	if err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func Inspect(dir string, owner frames.Fingerprint) (*Summary, error) {
 }
 
 func summarise(file []byte) (*Summary, error) {
-	c, err := boltfile.Read(file, bucketNames...)
+	c, err := boltfile.Read(file, bucketNames[:]...)
 	if err != nil {
 		return nil, err
 	}

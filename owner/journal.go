@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 
 	"coordinator/codec"
@@ -33,7 +34,10 @@ const (
 	maxChanges = 256
 )
 
-var bucketNames = []string{bucketHead, bucketAttempts, bucketIndex, bucketBindings, bucketFacts, bucketAuthorities, bucketIncarnations}
+// buckets is the number of buckets.
+const buckets = 7
+
+var bucketNames = [buckets]string{bucketHead, bucketAttempts, bucketIndex, bucketBindings, bucketFacts, bucketAuthorities, bucketIncarnations}
 
 // A journal is the owner's durable memory. Changes that wait at the same time share one
 // transaction and one sync. Once a write has failed, that and every later call matches
@@ -42,6 +46,7 @@ type journal struct {
 	db      *bolt.DB
 	owner   frames.Fingerprint
 	changes chan *change
+	counts  rowCounts     // owned by the writer
 	failing chan struct{} // closed once failed is set
 	join    sync.WaitGroup
 
@@ -65,49 +70,52 @@ func createJournal(path string, owner frames.Fingerprint) error {
 			}
 		}
 		t := &txn{tx: tx}
+		t.put(bucketHead, []byte(headKey), new(headRow)) // counts itself
 		return t.putHead(owner)
 	})
 }
 
 // openJournal checks the whole file and opens it.
 func openJournal(path string, owner frames.Fingerprint) (*journal, error) {
-	if err := checkJournal(path, owner); err != nil {
+	head, err := checkJournal(path, owner)
+	if err != nil {
 		return nil, err
 	}
 	db, err := boltfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{db: db, owner: owner, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
+	j := &journal{db: db, owner: owner, counts: head.Counts, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
 	j.join.Go(j.write)
 	return j, nil
 }
 
 // checkJournal reads the whole file without opening it for writing.
-func checkJournal(path string, owner frames.Fingerprint) error {
+func checkJournal(path string, owner frames.Fingerprint) (headRow, error) {
 	file, err := durable.ReadPrivate(path, maxJournalBytes)
 	if errors.Is(err, fs.ErrNotExist) {
-		return &MissingError{File: path}
+		return headRow{}, &MissingError{File: path}
 	} else if err != nil {
-		return err
+		return headRow{}, err
 	}
 	head, err := parseJournal(file)
 	switch {
 	case err != nil:
-		return &CorruptError{File: path, Problem: err.Error()}
+		return head, &CorruptError{File: path, Problem: err.Error()}
 	case head.Schema != schema:
-		return &SchemaError{File: path, Have: head.Schema, Want: schema}
+		return head, &SchemaError{File: path, Have: head.Schema, Want: schema}
 	case head.Owner != owner:
-		return &IdentityError{File: path, Have: head.Owner, Want: owner}
+		return head, &IdentityError{File: path, Have: head.Owner, Want: owner}
 	}
-	return nil
+	return head, nil
 }
 
-// parseJournal checks a whole file image: pages, checksums, and that all of it stems from the
-// newest transaction. Of a file with another schema only the head is looked at.
+// parseJournal checks a whole file image: pages, checksums, the number of rows, and that all of
+// it stems from the newest transaction. Of a file with another schema only the head is looked
+// at, whose first fields every schema has.
 func parseJournal(file []byte) (headRow, error) {
 	var head headRow
-	c, err := boltfile.Read(file, bucketNames...)
+	c, err := boltfile.Read(file, bucketNames[:]...)
 	if err != nil {
 		return head, err
 	}
@@ -128,7 +136,11 @@ func parseJournal(file []byte) (headRow, error) {
 	if head.TxID != c.TxID {
 		return head, fmt.Errorf("the head is of transaction %d, the file of %d", head.TxID, c.TxID)
 	}
-	for name, pairs := range c.Buckets {
+	for k, name := range bucketNames {
+		pairs := c.Buckets[name]
+		if uint64(len(pairs)) != head.Counts[k] {
+			return head, fmt.Errorf("%s: %d rows, the head counts %d", name, len(pairs), head.Counts[k])
+		}
 		for _, p := range pairs {
 			if err := checkRow(name, p.Key, p.Value); err != nil {
 				return head, fmt.Errorf("%s: row %x: %w", name, p.Key, err)
@@ -233,9 +245,10 @@ func (j *journal) write() {
 var errNothing = errors.New("nothing to write")
 
 func (j *journal) commit(batch []*change) error {
+	t := &txn{counts: j.counts}
 	err := boltfile.Guard(func() error {
 		return j.db.Update(func(tx *bolt.Tx) error {
-			t := &txn{tx: tx}
+			t.tx = tx
 			for _, c := range batch {
 				before := t.writes
 				c.err = c.fn(t)
@@ -254,6 +267,9 @@ func (j *journal) commit(batch []*change) error {
 	})
 	if errors.Is(err, errNothing) {
 		return nil
+	}
+	if err == nil {
+		j.counts = t.counts
 	}
 	return err
 }
@@ -294,6 +310,7 @@ func (j *journal) close() error {
 type txn struct {
 	tx     *bolt.Tx
 	writes int
+	counts rowCounts // in an update
 	err    error
 }
 
@@ -318,9 +335,13 @@ func (t *txn) decode(bucket string, key, raw []byte, v codec.Value) bool {
 
 func (t *txn) put(bucket string, key []byte, v codec.Value) {
 	t.writes++
+	b := t.tx.Bucket([]byte(bucket))
+	if b.Get(key) == nil {
+		t.counts[bucketIndexOf(bucket)]++
+	}
 	raw, err := seal(key, v)
 	if err == nil {
-		err = t.tx.Bucket([]byte(bucket)).Put(key, raw)
+		err = b.Put(key, raw)
 	}
 	if err != nil && t.err == nil {
 		t.err = fmt.Errorf("%s: row %x: %w", bucket, key, err)
@@ -329,14 +350,26 @@ func (t *txn) put(bucket string, key []byte, v codec.Value) {
 
 func (t *txn) remove(bucket string, key []byte) {
 	t.writes++
-	if err := t.tx.Bucket([]byte(bucket)).Delete(key); err != nil && t.err == nil {
+	b := t.tx.Bucket([]byte(bucket))
+	if b.Get(key) != nil {
+		t.counts[bucketIndexOf(bucket)]--
+	}
+	if err := b.Delete(key); err != nil && t.err == nil {
 		t.err = fmt.Errorf("%s: row %x: %w", bucket, key, err)
 	}
 }
 
 func (t *txn) putHead(owner frames.Fingerprint) error {
-	t.put(bucketHead, []byte(headKey), &headRow{Schema: schema, Owner: owner, TxID: uint64(t.tx.ID())})
+	t.put(bucketHead, []byte(headKey), &headRow{Schema: schema, Owner: owner, TxID: uint64(t.tx.ID()), Counts: t.counts})
 	return t.err
+}
+
+func bucketIndexOf(name string) int {
+	k := slices.Index(bucketNames[:], name)
+	if k < 0 {
+		panic("owner: no bucket " + name)
+	}
+	return k
 }
 
 func (t *txn) attempt(id frames.EffectAttemptID) (r attemptRow, ok bool) {

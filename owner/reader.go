@@ -43,10 +43,14 @@ func (c *Client) readOne() error {
 		return c.send(context.Background(), &frames.Pong{Nonce: f.Nonce})
 	case *frames.Pong:
 	case *frames.CoordError:
-		if f.RequestID == 0 { // of the connection as a whole
+		if f.RequestID != 0 {
+			if err := c.deliver(f.RequestID, f); err != nil {
+				return err
+			}
+		}
+		if f.RequestID == 0 || f.Code.Fatal() { // of the connection as a whole
 			return &RefusedError{Code: f.Code, Message: f.Message}
 		}
-		return c.deliver(f.RequestID, f)
 	case *frames.Ack:
 		return c.deliver(f.RequestID, f)
 	case *EffectResult:

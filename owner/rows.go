@@ -143,18 +143,33 @@ func (r *incarnationRow) Image(i *codec.Image) {
 	codec.ImgU64(i, &r.Ended)
 }
 
-// A headRow says whose file this is and which transaction wrote it last: every one does.
+// A headRow says whose file this is, which transaction wrote it last (every one does), and how
+// many rows each bucket has, in the order of bucketNames: a page that a damaged pointer or
+// count hides, or brings back from an older transaction, shows here.
 type headRow struct {
 	Schema uint32
 	Owner  frames.Fingerprint
 	TxID   uint64
+	Counts rowCounts
 }
+
+// rowCounts are the rows per bucket.
+type rowCounts [buckets]uint64
 
 // Image lays out the stored fields.
 func (r *headRow) Image(i *codec.Image) {
 	codec.ImgU32(i, &r.Schema)
+	if i.Decoding() && r.Schema != schema {
+		for skip := uint8(0); i.Left() > 0 && !i.Failed(); {
+			codec.ImgU8(i, &skip) // another schema's business
+		}
+		return
+	}
 	codec.ImgHash32(i, &r.Owner)
 	codec.ImgU64(i, &r.TxID)
+	for k := range r.Counts {
+		codec.ImgU64(i, &r.Counts[k])
+	}
 }
 
 // An indexRow is the attempt that a SPAWN's operation, binding or digest is journaled under.

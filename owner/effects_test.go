@@ -1,0 +1,336 @@
+//go:build linux
+
+package owner
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"coordinator/frames"
+
+	"github.com/stretchr/testify/require"
+)
+
+// counted is a process that appends a line to a file when it starts.
+func counted(file string) *Document {
+	return &Document{Argv: []string{"/bin/sh", "-c", `echo started >> "$FILE"; exit 6`}, Env: map[string]string{"FILE": file}}
+}
+
+func lines(t testing.TB, file string) int {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return 0
+	}
+	require.NoError(t, err)
+	n := 0
+	for _, c := range data {
+		if c == '\n' {
+			n++
+		}
+	}
+	return n
+}
+
+// TestC09_EffectsDedupeAtTheTarget: however often and from how many connections.
+func TestC09_EffectsDedupeAtTheTarget(t *testing.T) {
+	s := newStation(t, nil)
+	file := filepath.Join(t.TempDir(), "starts")
+	c := s.coordinator(1)
+	a := c.newSpawn(counted(file))
+	var wg sync.WaitGroup
+	for range 5 {
+		other := s.coordinator(1)
+		for range 10 {
+			wg.Go(func() {
+				r, err := other.Dispatch(context.Background(), other.guard(), a)
+				if err != nil || r.State != frames.EffectSucceeded || !r.HasResource {
+					t.Errorf("%+v, %v", r, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	r := c.started(a, c.dispatch(a))
+	r.requireExit(6)
+	require.Equal(t, 1, lines(t, file))
+
+	// Another digest under this attempt conflicts, dispatched or looked up.
+	other := c.newSpawn(counted(file))
+	other.ID = a.ID
+	_, err := c.Dispatch(t.Context(), c.guard(), other)
+	requireCode(t, frames.CodeOperationConflict, err)
+	_, err = c.GetEffect(t.Context(), c.guard(), a.ID, other.Digest)
+	requireCode(t, frames.CodeOperationConflict, err)
+	require.Equal(t, 1, lines(t, file))
+}
+
+// TestC09_ReMintedAttemptsStartNothing: [D-47].
+func TestC09_ReMintedAttemptsStartNothing(t *testing.T) {
+	s := newStation(t, nil)
+	file := filepath.Join(t.TempDir(), "starts")
+	c := s.coordinator(1)
+	a := c.newSpawn(counted(file))
+	first := c.dispatch(a)
+	require.Equal(t, frames.EffectSucceeded, first.State)
+
+	// The same effect under another attempt: that attempt's outcome.
+	b := again(t, a)
+	r := c.dispatch(b)
+	require.Equal(t, frames.EffectSucceeded, r.State)
+	require.Equal(t, first.Resource, r.Resource)
+	d := again(t, a)
+	require.Equal(t, first.Resource, c.lookUp(d).Resource, "looked up by its digest")
+
+	// The operation or the binding with another effect: nobody can say.
+	sameOperation := c.newSpawn(counted(file))
+	sameOperation.OperationID = a.OperationID
+	sameBinding := c.rawSpawn([]byte(`{"argv":["true"]}`), func(x *frames.EffectTarget, _ *frames.SpawnPayload) {
+		x.PendingBindingID = a.Target.PendingBindingID
+	})
+	for _, x := range []*frames.EffectAttempt{sameOperation, sameBinding} {
+		require.Equal(t, frames.EffectIndeterminate, c.dispatch(x).State)
+		require.Equal(t, frames.EffectIndeterminate, c.lookUp(x).State)
+		require.Equal(t, frames.EffectIndeterminate, c.dispatch(x).State)
+	}
+	c.started(a, first).requireExit(6)
+	require.Equal(t, 1, lines(t, file))
+
+	// A later incarnation holds to all of it.
+	require.NoError(t, s.stop())
+	s = openStation(t, s.dir, nil)
+	c = s.coordinator(1)
+	require.Equal(t, first.Resource, c.lookUp(a).Resource)
+	require.Equal(t, first.Resource, c.dispatch(again(t, a)).Resource)
+	require.Equal(t, frames.EffectIndeterminate, c.lookUp(sameBinding).State)
+	require.Equal(t, 1, lines(t, file))
+}
+
+// TestC09_NeverSeenIsFinal: [D-51].
+func TestC09_NeverSeenIsFinal(t *testing.T) {
+	s := newStation(t, nil)
+	file := filepath.Join(t.TempDir(), "starts")
+	c := s.coordinator(1)
+	a := c.newSpawn(counted(file))
+	require.Equal(t, NeverSeen, c.lookUp(a).State)
+	for range 2 {
+		r := c.dispatch(a)
+		require.Equal(t, frames.EffectRejected, r.State)
+		require.Equal(t, textVoid, r.Message)
+		require.Equal(t, NeverSeen, c.lookUp(a).State)
+	}
+	require.NoError(t, s.stop())
+	s = openStation(t, s.dir, nil)
+	c = s.coordinator(1)
+	require.Equal(t, NeverSeen, c.lookUp(a).State)
+	require.Equal(t, frames.EffectRejected, c.dispatch(a).State)
+	require.Zero(t, lines(t, file))
+	// A void attempt holds no id: the same effect may be dispatched under another attempt.
+	b := again(t, a)
+	b.Target.OwnerIncarnation = c.Incarnation()
+	b = c.attempt(b.Kind, b.Target, b.Payload)
+	require.Equal(t, frames.EffectSucceeded, c.dispatch(b).State)
+}
+
+func TestGetEffectWaitsForWhatIsInHand(t *testing.T) {
+	gate := make(chan struct{})
+	fake := newFakeLauncher()
+	fake.beforeHold = func() { <-gate }
+	s := newStation(t, func(o *Options) { o.launch = fake })
+	c := s.coordinator(1)
+	a := c.newSpawn(&Document{Argv: []string{"x"}})
+	results := make(chan Result, 3)
+	ask := func(f func() (Result, error)) {
+		r, err := f()
+		if err != nil {
+			t.Error(err)
+		}
+		results <- r
+	}
+	go ask(func() (Result, error) { return c.Dispatch(context.Background(), c.guard(), a) })
+	c.eventually("the hold", func() bool { return fake.holds.Load() == 1 })
+	go ask(func() (Result, error) { return c.GetEffect(context.Background(), c.guard(), a.ID, a.Digest) })
+	go ask(func() (Result, error) { return c.Dispatch(context.Background(), c.guard(), again(t, a)) })
+	select {
+	case r := <-results:
+		t.Fatalf("an answer before the outcome: %+v", r)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(gate)
+	for range 3 {
+		require.Equal(t, frames.EffectSucceeded, (<-results).State)
+	}
+	require.EqualValues(t, 1, fake.releases.Load())
+}
+
+func TestKillNamesTheFullBinding(t *testing.T) {
+	s := newStation(t, nil)
+	c := s.coordinator(1)
+	r := c.shell("read x")
+	for _, change := range []func(*frames.TerminalBindingRef){
+		func(b *frames.TerminalBindingRef) { b.BindingID[0]++ },
+		func(b *frames.TerminalBindingRef) { b.WorkSessionID[0]++ },
+		func(b *frames.TerminalBindingRef) { b.Owner[0]++ },
+		func(b *frames.TerminalBindingRef) { b.OwnerIncarnation[0]++ },
+		func(b *frames.TerminalBindingRef) { b.Resource.ID++ },
+		func(b *frames.TerminalBindingRef) { b.Resource.Host = "satellite" },
+	} {
+		wrong := *r
+		change(&wrong.ref)
+		out := c.dispatch(wrong.effect(frames.EffectKill, nil))
+		require.Equal(t, frames.EffectRejected, out.State)
+		require.Equal(t, textNoBinding, out.Message)
+	}
+	require.Equal(t, 1, s.o.Processes())
+	require.Equal(t, frames.EffectSucceeded, c.dispatch(r.effect(frames.EffectKill, nil)).State)
+	r.requireExit(-int32(syscall.SIGTERM))
+}
+
+// TestC15_FactsWaitForTheirAcknowledgement: credit gates them, a new connection goes on where
+// the last was, an acknowledged one is gone, and CLOSED stays.
+func TestC15_FactsWaitForTheirAcknowledgement(t *testing.T) {
+	fake := newFakeLauncher()
+	s := newStation(t, func(o *Options) { o.launch = fake })
+	c := s.coordinator(1)
+	a := c.newSpawn(&Document{Argv: []string{"x"}})
+	require.Equal(t, frames.EffectSucceeded, c.dispatch(a).State)
+	id := frames.BindingID(a.Target.PendingBindingID)
+	ch := fake.child(1)
+	_, err := ch.w.Write(make([]byte, 4*rangeBytes)) // OPENED and four ranges
+	require.NoError(t, err)
+	ch.end(frames.Closed{Known: true, Status: 0})
+	c.eventually("the end", func() bool { return s.o.Processes() == 0 })
+
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), id, 0, 2))
+	c.eventually("two facts", func() bool { return len(c.in.of(id)) == 2 })
+	require.NoError(t, c.FactAck(t.Context(), id, 1, 1))
+	c.eventually("three facts", func() bool { return len(c.in.of(id)) == 3 })
+	require.NoError(t, c.FactAck(t.Context(), id, 1, 0))
+	require.Equal(t, NeverSeen, c.lookUp(c.newSpawn(&Document{Argv: []string{"y"}})).State) // a round trip
+	require.Len(t, c.in.of(id), 3)
+	require.NoError(t, c.Close())
+
+	c = s.coordinator(1)
+	require.Equal(t, []frames.BindingID{id}, c.in.bindings)
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), id, 1, 100))
+	c.eventually("the rest", func() bool { return len(c.in.of(id)) == 5 })
+	for i, f := range c.in.of(id) {
+		require.EqualValues(t, i+2, f.Source.Sequence)
+		require.Equal(t, ownerPrint, f.Source.Owner)
+		require.Equal(t, c.Incarnation(), f.Source.OwnerIncarnation)
+	}
+	require.NoError(t, c.FactAck(t.Context(), id, 1000, 0)) // beyond the last: all there are
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), id, 0, 100))
+	c.eventually("CLOSED again", func() bool { return len(c.in.of(id)) == 6 })
+	last := c.in.of(id)[5]
+	require.Equal(t, frames.FactClosed, last.Kind)
+	require.EqualValues(t, 6, last.Source.Sequence)
+	_, ends := c.in.snapshot()
+	require.Empty(t, ends, "the incarnation lasts")
+
+	c = s.coordinator(1)
+	require.Empty(t, c.in.bindings, "nothing waits")
+	requireCode(t, frames.CodeNotFound, c.OpenFacts(t.Context(), c.guard(), newID[frames.BindingID](t), 0, 1))
+}
+
+// TestC16_FormerIncarnationIsServedToItsEnd: [D-53].
+func TestC16_FormerIncarnationIsServedToItsEnd(t *testing.T) {
+	s := newStation(t, nil)
+	c := s.coordinator(1)
+	done := c.shell("echo done; exit 8")
+	done.requireExit(8)
+	dies := c.shell("echo here; sleep 100")
+	c.eventually("output", func() bool { return len(c.in.of(dies.id)) == 2 })
+	former := c.Incarnation()
+	require.NoError(t, s.stop()) // in order: the process is ended and its end recorded
+
+	s = openStation(t, s.dir, nil)
+	c = s.coordinator(2)
+	require.ElementsMatch(t, []frames.BindingID{done.id, dies.id}, c.in.bindings)
+	for _, r := range []*running{done, dies} {
+		require.NoError(t, c.OpenFacts(t.Context(), c.guard(), r.id, 0, 100))
+		c.eventually("FACTS_END", func() bool {
+			_, ends := c.in.snapshot()
+			return ends[r.id] == 3
+		})
+		facts := c.in.of(r.id)
+		require.Len(t, facts, 3)
+		require.Equal(t, frames.FactClosed, facts[2].Kind)
+		require.Equal(t, former, facts[2].Source.OwnerIncarnation)
+		again := *r
+		again.c = c
+		require.Equal(t, frames.EffectRejected, c.dispatch(again.effect(frames.EffectKill, nil)).State)
+	}
+	v, err := c.in.of(dies.id)[2].DecodePayload()
+	require.NoError(t, err)
+	require.Equal(t, &frames.Closed{Known: true, Status: -int32(syscall.SIGTERM)}, v)
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), done.id, 3, 0))
+	require.NoError(t, c.FactAck(t.Context(), done.id, 3, 0))
+	reader := s.dial(readerKey, coordA, ScopeOutput)
+	var out []byte
+	require.NoError(t, reader.ReadOutput(t.Context(), done.id, 0, 0, true, func(_ uint64, p []byte) error { out = append(out, p...); return nil }))
+	require.Equal(t, "done\r\n", string(out))
+}
+
+// A binding that is given up is killed, and what it still does is nobody's but its CLOSED.
+func TestBindingThatIsGivenUp(t *testing.T) {
+	s := newStation(t, nil)
+	c := s.coordinator(1)
+	a := c.newSpawn(&Document{Argv: []string{"/bin/sh", "-c", `trap "echo ending; exit 3" TERM; echo ready; while :; do sleep 0.05; done`}})
+	require.Equal(t, frames.EffectSucceeded, c.dispatch(a).State)
+	id := frames.BindingID(a.Target.PendingBindingID)
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), id, 0, 100))
+	c.eventually("output", func() bool { return len(c.in.of(id)) >= 2 })
+	require.NoError(t, c.FactAck(t.Context(), id, AckAll, 0))
+	c.eventually("its end", func() bool { return s.o.Processes() == 0 })
+	next := s.coordinator(1)
+	require.Empty(t, next.in.bindings)
+	require.NoError(t, next.OpenFacts(t.Context(), next.guard(), id, 0, 100))
+	next.eventually("CLOSED", func() bool { return len(next.in.of(id)) == 1 })
+	require.Equal(t, frames.FactClosed, next.in.of(id)[0].Kind)
+	require.Greater(t, uint64(next.in.of(id)[0].Source.Sequence), uint64(3))
+}
+
+// Rows go 30 days after their incarnation, but none whose facts wait.
+func TestRowsAreKeptForThirtyDays(t *testing.T) {
+	s := newStation(t, nil)
+	c := s.coordinator(1)
+	acked, waiting := c.shell("echo a"), c.shell("echo b")
+	acked.requireExit(0)
+	waiting.requireExit(0)
+	void := c.newSpawn(&Document{Argv: []string{"x"}})
+	require.Equal(t, NeverSeen, c.lookUp(void).State)
+	require.NoError(t, c.FactAck(t.Context(), acked.id, 3, 0))
+	require.Equal(t, NeverSeen, c.lookUp(void).State) // a round trip behind it
+	require.NoError(t, s.stop())
+	for _, days := range []int{29, 31} {
+		later := &shifted{Clock: s.clk, by: time.Duration(days) * 24 * time.Hour}
+		s = openStation(t, s.dir, func(o *Options) { o.Clock = later })
+		_, err := s.o.holds(coordA, acked.id)
+		if days < 30 {
+			require.NoError(t, err)
+		} else {
+			require.Error(t, err)
+		}
+		_, err = s.o.holds(coordA, waiting.id)
+		require.NoError(t, err, "its facts wait")
+		require.Len(t, entries(t, filepath.Join(s.dir, outputDir)), map[bool]int{true: 2, false: 1}[days < 30])
+		require.NoError(t, s.o.j.view(func(tx *txn) error {
+			_, ok := tx.attempt(acked.attempt.ID)
+			require.Equal(t, days < 30, ok)
+			_, ok = tx.attempt(void.ID)
+			require.Equal(t, days < 30, ok)
+			_, ok = tx.attempt(waiting.attempt.ID)
+			require.True(t, ok)
+			_, ok = tx.indexed(bindingKey(acked.id))
+			require.Equal(t, days < 30, ok)
+			return nil
+		}))
+		require.NoError(t, s.stop())
+	}
+}
