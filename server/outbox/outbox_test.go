@@ -1,0 +1,333 @@
+package outbox
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"coordinator/codec"
+	"coordinator/frames"
+	"coordinator/owner"
+	"coordinator/server/store"
+	"coordinator/server/work"
+)
+
+func TestARunGoesThrough(t *testing.T) {
+	b := newBed(t)
+	op := b.startRun(7)
+	require.Equal(t, frames.RunCompleted, b.ended(7))
+	require.Equal(t, "SUCCEEDED", b.result(op))
+	require.True(t, b.sealed(7))
+	most, all := b.owner.starts()
+	require.Equal(t, []int{1, 1}, []int{most, all})
+	b.until("the owner is told that it may forget", func() bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return b.owner.bindings[frames.BindingID{7}].given
+	})
+}
+
+// Wherever the coordinator dies, at most one process is started, the store ends up with the
+// truth, and no fact that was acknowledged is missing.
+func TestC09_OneStartWhereverTheCoordinatorDies(t *testing.T) { disturb(t, (*bed).die) }
+
+// The same for a link that breaks.
+func TestC09_OneStartWhereverTheLinkBreaks(t *testing.T) {
+	disturb(t, func(b *bed) { b.owner.cut() })
+}
+
+// disturb runs one run to its end, again and again, with something happening at the n-th step
+// of the link, until a run has fewer steps.
+func disturb(t *testing.T, happen func(*bed)) {
+	for n := 1; ; n++ {
+		b := newBed(t)
+		var step int
+		done := false
+		b.owner.at(func(string) {
+			if step++; step == n {
+				done = true
+				happen(b)
+			}
+		})
+		var op frames.OperationID
+		b.until("the run is admitted", func() bool {
+			if b.dead() {
+				b.restart()
+			}
+			_, err := b.propose(frames.CommandStartRun, b.startPayload(7))
+			op = frames.OperationID{b.ops}
+			if err == nil {
+				return true
+			}
+			if b.dead() { // it may have been admitted: the same id tells
+				b.restart()
+				return b.result(op) != "absent"
+			}
+			return false
+		})
+		state := b.ended(7)
+		b.owner.at(nil)
+		if b.dead() {
+			b.restart()
+		}
+		most, all := b.owner.starts()
+		require.LessOrEqual(t, most, 1, "step %d", n)
+		switch result := b.result(op); result {
+		case "SUCCEEDED":
+			require.Equal(t, 1, all)
+			require.Equal(t, frames.RunCompleted, state, "step %d", n)
+			require.True(t, b.sealed(7), "step %d: every fact arrived once", n)
+		case "REJECTED/INTERNAL": // DISPATCHED was durable and nothing had left
+			require.Zero(t, all, "step %d", n)
+			require.Equal(t, frames.RunFailed, state)
+		default:
+			t.Fatalf("step %d: %s", n, result)
+		}
+		b.stop()
+		if !done {
+			require.Greater(t, n, 10, "a run has steps")
+			return
+		}
+	}
+}
+
+// An owner that restarts at the n-th step: the process of the former incarnation is gone. Its
+// facts are drained first, so a job that finished keeps its proof, and nothing is guessed.
+func TestC16_OwnerRestartsAtEachStep(t *testing.T) {
+	for n := 1; ; n++ {
+		b := newBed(t)
+		var step int
+		done := false
+		b.owner.at(func(string) {
+			if step++; step == n {
+				done = true
+				b.owner.restart()
+			}
+		})
+		op := b.startRun(7)
+		state := b.ended(7)
+		b.owner.at(nil)
+		most, all := b.owner.starts()
+		require.LessOrEqual(t, most, 1)
+		switch result := b.result(op); result {
+		case "SUCCEEDED":
+			require.Equal(t, 1, all)
+			require.Equal(t, frames.RunCompleted, state, "its CLOSED was kept")
+			require.True(t, b.sealed(7))
+		case "REJECTED/NOT_FOUND", "REJECTED/INTERNAL":
+			require.Zero(t, all, "step %d", n)
+			require.Equal(t, frames.RunFailed, state)
+		default:
+			t.Fatalf("step %d: %s", n, result)
+		}
+		b.stop()
+		if !done {
+			return
+		}
+	}
+}
+
+// A process that lives when its owner restarts is lost, after its facts.
+func TestC16_OwnerLossEndsABindingAfterItsFacts(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("the spawn is known", func() bool { return b.result(op) == "SUCCEEDED" })
+	b.owner.setDown(true)
+	b.until("the link is down", func() bool { return !b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	for range 200 { // more than the credit
+		b.owner.emit(frames.BindingID{7}, frames.FactAttention, &frames.Attention{Kind: frames.AttentionBell})
+	}
+	require.Equal(t, frames.StateActive, b.binding(7).State, "a link that is down changes nothing")
+	b.owner.restart()
+	b.owner.setDown(false)
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, frames.EndOwnerLost, *b.binding(7).Reason)
+	require.EqualValues(t, 201, b.durable(frames.BindingID{7}), "every fact that it had left")
+	require.False(t, b.sealed(7))
+}
+
+// [D-46]: a grant that is gone before the effect leaves.
+func TestD46_LateRevocationIsLookedUp(t *testing.T) {
+	b := newBed(t)
+	b.mu.Lock()
+	b.denied = true
+	b.mu.Unlock()
+	op := b.startRun(7)
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, "REJECTED/SCOPE_DENIED", b.result(op))
+	require.Contains(t, b.owner.requests(), "get")
+	require.NotContains(t, b.owner.requests(), "dispatch")
+}
+
+// [D-29]: a CANCEL_RUN kills and finishes with the process.
+func TestD29_CancelKills(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" })
+	cancel := b.do(frames.CommandCancelRun, &frames.RunCommand{RunID: frames.RunID{7}})
+	require.Equal(t, frames.RunCancelled, b.ended(7))
+	require.Equal(t, "SUCCEEDED", b.result(cancel))
+	require.True(t, b.sealed(7))
+}
+
+// diesReady admits run 7 and lets the coordinator die before anything is made of its effect.
+func (b *bed) diesReady() frames.OperationID {
+	b.t.Helper()
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	b.mu.Lock()
+	b.onPublish = func(batch store.Batch) {
+		for _, c := range batch.Internal {
+			if c.Row.Record.Kind == work.EffectKind {
+				b.die()
+			}
+		}
+	}
+	b.mu.Unlock()
+	_, err := b.propose(frames.CommandStartRun, b.startPayload(7))
+	require.NoError(b.t, err)
+	require.True(b.t, b.dead())
+	b.mu.Lock()
+	b.onPublish = nil
+	b.mu.Unlock()
+	require.Empty(b.t, b.owner.journalled())
+	return frames.OperationID{b.ops}
+}
+
+// [D-24]: a run that is cancelled before its effect has left is never sent.
+func TestD24_CancelOfWhatHasNotLeft(t *testing.T) {
+	b := newBed(t)
+	op := b.diesReady()
+	b.owner.setDown(true)
+	b.restart()
+	require.Equal(t, "PENDING", b.result(op))
+	cancel := b.do(frames.CommandCancelRun, &frames.RunCommand{RunID: frames.RunID{7}})
+	require.Equal(t, "PENDING", b.result(cancel), "the owner is asked first")
+	b.owner.setDown(false)
+	require.Equal(t, frames.RunCancelled, b.ended(7))
+	require.Equal(t, "REJECTED/REVISION_CONFLICT", b.result(op))
+	require.Equal(t, "SUCCEEDED", b.result(cancel))
+	require.NotContains(t, b.owner.requests(), "dispatch")
+}
+
+// What was READY when the coordinator died has not left, and goes out after the restart.
+func TestC09_ReadyEffectsGoOutAfterARestart(t *testing.T) {
+	b := newBed(t)
+	op := b.diesReady()
+	b.restart()
+	require.Equal(t, frames.RunCompleted, b.ended(7))
+	require.Equal(t, "SUCCEEDED", b.result(op))
+	_, all := b.owner.starts()
+	require.Equal(t, 1, all)
+}
+
+// What an owner answers, and what it means.
+func TestOwnerAnswers(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		answer owner.Result
+		want   string
+		run    frames.RunState
+	}{
+		{"rejected", owner.Result{State: frames.EffectRejected, Message: "no argv"}, "REJECTED/INTERNAL", frames.RunFailed},
+		{"indeterminate", owner.Result{State: frames.EffectIndeterminate}, "INDETERMINATE/TARGET_OUTCOME_UNKNOWN", frames.RunPlanned},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.owner.answers(0, tt.answer)
+			op := b.startRun(7)
+			b.until("it is answered", func() bool { return b.result(op) == tt.want })
+			require.Equal(t, tt.run, b.run(7).State)
+			if tt.run == frames.RunPlanned {
+				b.do(frames.CommandCancelRun, &frames.RunCommand{RunID: frames.RunID{7}})
+				require.Equal(t, frames.RunCancelled, b.ended(7))
+			}
+		})
+	}
+}
+
+// [D-45]: the owner may give up what no run has, and must keep what one does.
+func TestD45_BindingsAreJudged(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" })
+	b.owner.mu.Lock()
+	b.owner.bindings[frames.BindingID{9}] = &held{inc: b.owner.inc} // of a lost history
+	b.owner.mu.Unlock()
+	b.owner.cut()
+	given := func(id byte) bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return b.owner.bindings[frames.BindingID{id}].given
+	}
+	b.until("the foreign one is given up", func() bool { return given(9) })
+	require.False(t, given(7))
+	require.Equal(t, frames.RunRunning, b.run(7).State)
+}
+
+// [D-49]: the certificate is the first frame, and every renewed one follows.
+func TestD49_AuthorityIsShown(t *testing.T) {
+	b := newBed(t)
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	b.fence.change(false)
+	b.until("the renewal is shown", func() bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return len(b.owner.shown) >= 2 && b.owner.shown[len(b.owner.shown)-1] == b.fence.Current()
+	})
+	require.Equal(t, "authority", b.owner.requests()[0])
+}
+
+// [D-31]: what an owner had when it was removed from the configuration.
+func TestD31_RemovedOwner(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" })
+	cancelled := make(chan struct{})
+	b.owner.at(func(step string) {
+		if step == "dispatch" {
+			b.die()
+			select {
+			case <-cancelled:
+			default:
+				close(cancelled)
+			}
+		}
+	})
+	b.propose(frames.CommandStartRun, b.startPayload(8)) //nolint:errcheck // its reply may be lost
+	lost := frames.OperationID{b.ops}
+	<-cancelled
+	b.stop()
+	b.owners = []Owner{}
+	b.start()
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, frames.EndOwnerLost, *b.binding(7).Reason)
+	b.until("nobody can tell", func() bool { return b.result(lost) == "INDETERMINATE/TARGET_OUTCOME_UNKNOWN" })
+	require.Equal(t, frames.RunPlanned, b.run(8).State)
+}
+
+// An owner that sends more than it may loses its link and nothing else.
+func TestFactsWithoutCreditEndTheLink(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" && b.durable(frames.BindingID{7}) == 1 })
+	b.owner.mu.Lock()
+	l := b.owner.lines[0]
+	raw, err := codec.EncodeImage(nil, &frames.Attention{Kind: frames.AttentionBell})
+	require.NoError(t, err)
+	for seq := range frames.SourceSequence(factCredit + 40) {
+		f := &frames.TerminalSourceFact{
+			Source: frames.TerminalSourceRef{BindingID: frames.BindingID{7}, Owner: ownerPin, OwnerIncarnation: b.owner.inc, Sequence: seq + 2},
+			Kind:   frames.FactAttention, Schema: frames.FactSchema, Payload: raw,
+		}
+		l.out <- func() { l.h.Fact(f) }
+	}
+	b.owner.mu.Unlock()
+	<-l.done
+	b.until("it is dialled again", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	require.Equal(t, frames.StateActive, b.binding(7).State)
+}
