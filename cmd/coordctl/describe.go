@@ -19,7 +19,7 @@ import (
 func (a *app) describeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:               "describe KIND ID",
-		Short:             "Show one record in full, what belongs to it, and the operations known to concern it",
+		Short:             "Show one record in full, what belongs to it, and of a run all that happened",
 		ValidArgsFunction: completeKinds,
 		Args:              exactArgs("KIND", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -83,10 +83,31 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 	if err != nil {
 		return err
 	}
-	if s.a.json() {
-		return writeJSON(s.a.stdout, append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)}))
+	var lines []object
+	var after frames.EventCut
+	happened := false
+	if kind == frames.KindRun {
+		f, err := familyIn(snap, r.ID.String())
+		if err != nil {
+			return err
+		}
+		if happened = len(f.bindings) > 0; happened {
+			if lines, after, err = s.a.timeline(ctx, f); err != nil {
+				return err
+			}
+		}
 	}
-	return writeDescription(s.a.stdout, o, related, operations)
+	if s.a.json() {
+		o = append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)})
+		if happened {
+			o = append(o, member{"removed_events_through", after}, member{"timeline", orEmpty(lines)})
+		}
+		return writeJSON(s.a.stdout, o)
+	}
+	if err := writeDescription(s.a.stdout, o, related, operations); err != nil || !happened {
+		return err
+	}
+	return writeTimeline(s.a.stdout, lines, after)
 }
 
 func orEmpty(l []object) []object {

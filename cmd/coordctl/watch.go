@@ -24,8 +24,9 @@ const (
 
 func (a *app) watchCommand() *cobra.Command {
 	var limit int
+	var signals bool
 	c := &cobra.Command{
-		Use:   "watch [KIND [ID]]",
+		Use:   "watch [KIND [ID] | --signals]",
 		Short: "Show every change as it happens, until Ctrl-C",
 		Long: `Show every change as it happens, until Ctrl-C: those of one kind or object, or all but
 those of operations and administration, which are shown when they are asked for.
@@ -45,10 +46,17 @@ that restarts is waited for. --timeout bounds the time to the first snapshot onl
 			if limit < 0 {
 				return usage("--limit is %d; it must not be negative", limit)
 			}
+			if signals {
+				if len(args) > 0 {
+					return usage("--signals takes no kind: it shows signals alone")
+				}
+				return a.watchSignals(cmd.Context(), limit)
+			}
 			return a.watch(cmd.Context(), args, limit, false)
 		},
 	}
 	c.Flags().IntVar(&limit, "limit", 0, "end after `N` events; 0 never ends")
+	c.Flags().BoolVar(&signals, "signals", false, "show the signals that are open, and then what becomes of them and of new ones")
 	return c
 }
 
@@ -57,7 +65,15 @@ var errEnough = errors.New("enough")
 
 // watch follows what args name. rows says to show records as `get` does, not events.
 func (a *app) watch(parent context.Context, args []string, limit int, rows bool) error {
-	w := &watcher{a: a, left: limit, rows: rows}
+	return a.watchWith(parent, args, &watcher{a: a, left: limit, rows: rows})
+}
+
+// watchSignals shows what wants attention: the open signals, as rows, and all that follows.
+func (a *app) watchSignals(parent context.Context, limit int) error {
+	return a.watchWith(parent, []string{"signal"}, &watcher{a: a, left: limit, rows: true, open: true})
+}
+
+func (a *app) watchWith(parent context.Context, args []string, w *watcher) error {
 	caps := quietCaps
 	if len(args) > 0 {
 		kind, err := parseKind(args[0])
@@ -95,7 +111,8 @@ type watcher struct {
 	kind   frames.ObjectKind // zero: all
 	prefix string            // of the id; empty: all
 	rows   bool
-	left   int // events until it ends; zero never does
+	open   bool // of the signals there are at first, only those that are open
+	left   int  // events until it ends; zero never does
 
 	began bool
 	said  string // the last line about a missing connection
@@ -219,6 +236,9 @@ func (w *watcher) synced(s *client.Synced) error {
 		if !w.wants(r.Ref()) || s.First && !w.rows || s.Was(r.Ref()) == r.Revision {
 			return nil
 		}
+		if w.open && s.First && !isOpen(r) {
+			return nil
+		}
 		shown++
 		return w.record(r)
 	})
@@ -234,6 +254,16 @@ func (w *watcher) synced(s *client.Synced) error {
 		}
 	})
 	return err
+}
+
+// isOpen reports whether a record is a signal that nobody has dealt with.
+func isOpen(r frames.SnapshotRecord) bool {
+	p, err := r.DecodePayload()
+	if err != nil {
+		return true // and what is wrong with it is told when it is shown
+	}
+	sig, ok := p.(*frames.Signal)
+	return ok && sig.State == frames.SignalOpen
 }
 
 // rowFormat is one row of `get --watch`, which cannot wait for the widest.

@@ -1,0 +1,157 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"coordinator/frames"
+)
+
+// historyQuiet is how long a trimmed log must stay silent, its coordinator answering, to be
+// taken as read: the event that would end it may be among those that are gone.
+const historyQuiet = 2 * time.Second
+
+// ErrAdministration refuses to read history with ADMINISTRATION: a connection that sees ADMIN
+// records cannot read the log across a change of them (protocol.md §6 [D-12]).
+var ErrAdministration = errors.New("history is not read with ADMINISTRATION")
+
+// ReadHistory visits, in order and once, every event that opts let this key see and that the
+// coordinator retains, from the oldest on and into the live ones, until visit says enough.
+// What is enough the visitor knows from a snapshot: each of its objects has reached the
+// revision that it had there.
+//
+// after is the cut behind which the visited events begin: zero says that the log is retained
+// from its beginning, and anything else that retention has removed what lies at or below. A
+// log that was trimmed may not hold what visit waits for; ReadHistory then returns nil once
+// nothing more comes, and the visitor must look at what it has.
+func ReadHistory(ctx context.Context, c *Context, opts Options, visit func(*Event) (enough bool, err error)) (after frames.EventCut, err error) {
+	if opts.Offered.Has(frames.CapAdministration) {
+		return 0, ErrAdministration
+	}
+	// Without ARCHIVE a removal would bar the log before it like an ADMIN change.
+	opts.Offered |= frames.CapEventReplay | frames.CapArchive
+	conn, err := Dial(ctx, c, opts)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if cerr := conn.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	snap, err := conn.Snapshot(ctx) // the head, and an authority that is new has to verify
+	if err != nil {
+		return 0, err
+	}
+	head := snap.Base
+	if err := snap.Close(); err != nil {
+		return 0, err
+	}
+	h := &history{conn: conn, visit: visit}
+	gap, err := h.read(ctx, 0)
+	if err != nil || gap == nil {
+		return 0, err
+	}
+	if after, err = h.oldest(ctx, head); err != nil {
+		return 0, err
+	}
+	h.trimmed = true
+	if gap, err = h.read(ctx, after); err == nil && gap != nil {
+		err = fmt.Errorf("history: the log is trimmed faster than it is read: %v", gap)
+	}
+	return after, err
+}
+
+// history is one ReadHistory.
+type history struct {
+	conn    *Conn
+	visit   func(*Event) (bool, error)
+	trimmed bool
+}
+
+// read visits what follows a cut. A gap says that the cut lies before what is retained.
+func (h *history) read(ctx context.Context, after frames.EventCut) (*Gap, error) {
+	sub, err := h.conn.Subscribe(ctx, after, SubscribeOptions{})
+	if err != nil {
+		return nil, err
+	}
+	for {
+		u, err := h.next(ctx, sub)
+		if err != nil || u == nil {
+			return nil, err
+		}
+		switch u := u.(type) {
+		case *Event:
+			if enough, err := h.visit(u); err != nil || enough {
+				return nil, err
+			}
+		case *Gap:
+			if u.Reason == frames.GapRetention {
+				if sub.Cut() != after {
+					return nil, fmt.Errorf("history: the log is trimmed faster than it is read: %v", u)
+				}
+				return u, nil
+			}
+			if err := sub.Replay(ctx); err != nil {
+				return nil, fmt.Errorf("history: %v: %w", u, err)
+			}
+		}
+	}
+}
+
+// next is the next update; nil at the end of a trimmed log.
+func (h *history) next(ctx context.Context, sub *Subscription) (Update, error) {
+	if !h.trimmed {
+		return sub.Next(ctx)
+	}
+	quiet, cancel := context.WithTimeout(ctx, historyQuiet)
+	defer cancel()
+	u, err := sub.Next(quiet)
+	if err == nil || ctx.Err() != nil || quiet.Err() == nil {
+		return u, err
+	}
+	return nil, h.conn.Ping(ctx)
+}
+
+// oldest finds the lowest cut that can be followed from, by halving: head can, zero cannot.
+func (h *history) oldest(ctx context.Context, head frames.EventCut) (frames.EventCut, error) {
+	low, high := frames.EventCut(0), head
+	for high-low > 1 {
+		mid := low + (high-low)/2
+		gone, err := h.gone(ctx, mid)
+		if err != nil {
+			return 0, err
+		}
+		if gone {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return high, nil
+}
+
+// gone reports whether a cut lies before what is retained. Each look has a connection of its
+// own, as a subscription lasts as long as its connection.
+func (h *history) gone(ctx context.Context, cut frames.EventCut) (gone bool, err error) {
+	conn, err := Dial(ctx, h.conn.pins, h.conn.opts)
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if cerr := conn.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	sub, err := conn.Subscribe(ctx, cut, SubscribeOptions{CreditCount: 1})
+	if err != nil {
+		return false, err
+	}
+	if err := conn.Ping(ctx); err != nil { // whose answer a gap precedes
+		return false, err
+	}
+	gap := sub.unreadGap()
+	return gap != nil && gap.Reason == frames.GapRetention, nil
+}

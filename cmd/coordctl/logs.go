@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"coordinator/client"
+	"coordinator/frames"
+)
+
+func (a *app) logsCommand() *cobra.Command {
+	var follow, quiet bool
+	c := &cobra.Command{
+		Use:   "logs RUN",
+		Short: "Show a run's output, and check it against the digests that the coordinator admitted",
+		Long: `Show a run's output as its owner stored it, and check the bytes against the OUTPUT_RANGE
+digests in the coordinator's event log. What came of that is said on standard error: how many
+bytes agree, which do not, which cannot be checked because retention has removed their facts,
+and which the owner's size cap kept from being stored. Bytes that differ make the exit code 1.
+
+With -f the output is shown as it comes until the run ends, and then checked.`,
+		Args: exactArgs("RUN"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.logs(cmd.Context(), args[0], follow, quiet)
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the run has ended; --timeout then bounds the start and the check")
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "say only what does not agree")
+	return c
+}
+
+// errOutputDiffers says that output is not what was admitted.
+var errOutputDiffers = errors.New("the output is not what the coordinator admitted facts about")
+
+func (a *app) logs(parent context.Context, text string, follow, quiet bool) error {
+	f, err := a.familyWithin(parent, text)
+	if err != nil {
+		return err
+	}
+	b, err := f.binding()
+	if err != nil {
+		return err
+	}
+	show := a.stdout
+	if follow && b.State == frames.StateActive {
+		c, o, err := a.ownerOf(b)
+		if err != nil {
+			return err
+		}
+		out := a.outputFollower(c, o, b.Binding.BindingID)
+		out.start(parent)
+		err = <-out.done
+		out.done <- nil
+		out.stop()
+		if err != nil {
+			return err
+		}
+		show = io.Discard // it has been shown
+		if f, err = a.settledFamily(parent, f); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
+	defer cancel()
+	l, after, err := a.ledger(ctx, f, b.Binding.BindingID)
+	if err != nil {
+		return err
+	}
+	check := l.Check(show)
+	err = a.readOutput(ctx, b, func(data []byte) error {
+		if _, err := check.Write(data); err != nil {
+			return &sinkError{err}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return a.sayOutput(l, after, check, quiet)
+}
+
+// familyWithin is loadFamily within --timeout.
+func (a *app) familyWithin(parent context.Context, text string) (*family, error) {
+	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
+	defer cancel()
+	return a.loadFamily(ctx, text)
+}
+
+// settledFamily is the family once its run has ended, or its binding has: the owner's last
+// facts may still be on their way when the output ends.
+func (a *app) settledFamily(parent context.Context, f *family) (*family, error) {
+	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
+	defer cancel()
+	for {
+		now, err := a.loadFamily(ctx, f.id.String())
+		if err != nil {
+			return nil, err
+		}
+		b, err := now.binding()
+		if err != nil || b.State == frames.StateEnded {
+			return now, err
+		}
+		if err := pause(ctx, outputPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sayOutput tells what the check of the output came to.
+func (a *app) sayOutput(l *client.Ledger, after frames.EventCut, check *client.OutputCheck, quiet bool) error {
+	for _, line := range outputLines(l, after, check) {
+		if !quiet || line.bad {
+			fmt.Fprintln(a.stderr, "logs: "+line.text)
+		}
+	}
+	if len(check.Differ) > 0 {
+		return errOutputDiffers
+	}
+	return nil
+}
+
+// outputLine is one finding about output; bad says that something is missing or wrong.
+type outputLine struct {
+	text string
+	bad  bool
+}
+
+// outputLines words what is known of the output after it was read to its stored end.
+func outputLines(l *client.Ledger, after frames.EventCut, check *client.OutputCheck) (out []outputLine) {
+	say := func(bad bool, format string, args ...any) {
+		out = append(out, outputLine{fmt.Sprintf(format, args...), bad})
+	}
+	for _, r := range check.Differ {
+		say(true, "bytes %d to %d DIFFER from their admitted digest", r.First, r.Last)
+	}
+	var first, last uint64
+	if n := len(l.Ranges); n > 0 {
+		first, last = l.Ranges[0].First, l.Ranges[n-1].Last
+	}
+	if after > 0 {
+		missing := check.Read
+		if first > 0 {
+			missing = min(missing, first-1)
+		}
+		say(true, "retention has removed the events up to %d, and with them facts: %s cannot be checked", after, plural(missing, "byte"))
+	}
+	if last > check.Read {
+		say(true, "%d bytes of output are covered by facts and were not stored: the owner's size cap truncated it at byte %d", last-check.Read, check.Read)
+	}
+	if check.Read > last && after == 0 {
+		say(!l.Closed && l.Facts == 0, "%s not covered by an admitted fact yet", plural(check.Read-last, "byte"))
+	}
+	switch {
+	case check.Read == 0 && last == 0:
+		say(false, "no output")
+	default:
+		say(false, "%s of %d agree with %s", plural(check.Agreed, "byte"), check.Read, plural(check.Ranges, "admitted digest"))
+	}
+	return out
+}
