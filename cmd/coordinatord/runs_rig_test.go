@@ -21,6 +21,9 @@ import (
 	"coordinator/owner"
 )
 
+// tick is how often a condition of another process is looked at.
+const tick = 20 * time.Millisecond
+
 // An ownerRig is a process owner beside a rig, and a key that may look at it.
 type ownerRig struct {
 	*rig
@@ -138,7 +141,7 @@ func (r *ownerRig) send(c *client.Conn, cmd client.Command) {
 		}
 		require.NoError(r.t, err)
 		return true
-	}, waitFor, 20*time.Millisecond)
+	}, waitFor, tick)
 }
 
 // result waits for an operation's end.
@@ -150,7 +153,7 @@ func (r *ownerRig) result(c *client.Conn, op frames.OperationID) frames.Operatio
 		got, err = c.Lookup(r.t.Context(), op)
 		require.NoError(r.t, err)
 		return got.State.Final()
-	}, waitFor, 20*time.Millisecond)
+	}, waitFor, tick)
 	return got
 }
 
@@ -195,7 +198,7 @@ func (r *ownerRig) ended(c *client.Conn, s *started) *frames.Run {
 	require.Eventually(r.t, func() bool {
 		run = r.run(c, s)
 		return run.State.Terminal()
-	}, waitFor, 20*time.Millisecond)
+	}, waitFor, tick)
 	return run
 }
 
