@@ -207,7 +207,7 @@ func (a *app) explainUnknown(err error, u *client.OutcomeUnknownError) message {
 
 // explainCause words an error whose effect on a command is told elsewhere.
 func (a *app) explainCause(err error) message {
-	for _, try := range []func(error) (message, bool){a.explainTrust, a.explainRefusal, a.explainLocal, a.explainReach} {
+	for _, try := range []func(error) (message, bool){a.explainOwner, a.explainTrust, a.explainRefusal, a.explainLocal, a.explainReach} {
 		if m, ok := try(err); ok {
 			return m
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"coordinator/client"
@@ -22,6 +23,32 @@ type ownerError struct {
 
 func (e *ownerError) Error() string { return fmt.Sprintf("owner %s: %v", e.name, e.cause) }
 func (e *ownerError) Unwrap() error { return e.cause }
+
+// explainOwner words what went wrong at a process owner.
+func (a *app) explainOwner(err error) (message, bool) {
+	var oe *ownerError
+	if !errors.As(err, &oe) {
+		return message{}, false
+	}
+	m := message{code: exitUnavailable, what: oe.Error()}
+	var refused *owner.RefusedError
+	switch {
+	case errors.As(err, &refused) && refused.Code == frames.CodeAuthenticationFailed:
+		m.code = exitAuthentication
+		m.next = []string{"enrol this key there for reading output: ownerd keys --state DIR add --scope output --coordinator HEX ed25519:…"}
+	case errors.Is(err, owner.ErrImpostor):
+		m.code = exitAuthentication
+		m.next = []string{"check `authority` of [[owner]] in " + a.contextPath + " against what ownerd status prints"}
+	case errors.As(err, &refused):
+		m.code = exitRefused
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		m.what = "no process owner: nobody listens where [[owner]] " + oe.name + " of " + a.contextPath + " says"
+		m.next = []string{"start it with: " + a.upLine() + ", or with ownerd serve"}
+	default:
+		m.next = []string{"try again; if it stays so, look at the owner's log"}
+	}
+	return m, true
+}
 
 // dialOwner connects to an owner of the context for reading output, which is also how its
 // incarnation and groups are learned.

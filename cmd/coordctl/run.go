@@ -179,41 +179,64 @@ func (a *app) commandSession(c *client.Context) (*client.Session, error) {
 	return client.OpenSession(c, opts)
 }
 
+// ownerPatience bounds the wait for a coordinator that has no link to the owner yet, as just
+// after either has started.
+const ownerPatience = 10 * time.Second
+
 // start admits the run, within --timeout.
 func (a *app) start(parent context.Context, c *client.Context, s *client.Session, o client.Owner, f runFlags, argv []string, document []byte, group bool) (r *started, result frames.OperationResult, err error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
-	link, err := a.dialOwner(ctx, c, o)
-	if err != nil {
-		return nil, result, err
-	}
-	incarnation, groups := link.Incarnation(), link.Groups()
-	if err := link.Close(); err != nil {
-		return nil, result, err
-	}
 	if r, err = newRun(o); err != nil {
+		return nil, result, err
+	}
+	body := &frames.StartRun{
+		ObjectiveID: r.objective, RunID: r.run, WorkSessionID: r.session, ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document,
+		PendingBindingID: frames.PendingBindingID(r.binding), Owner: o.Authority,
+	}
+	if err := a.place(ctx, c, o, f, group, body); err != nil { // first, so that nothing is created in vain
 		return nil, result, err
 	}
 	if f.objective != "" {
 		if r.objective, err = a.objectiveFor(ctx, f.objective); err != nil {
 			return nil, result, err
 		}
+		body.ObjectiveID = r.objective
 	} else if err := createObjectiveFor(ctx, s, r.objective, f.objectiveTitle(argv)); err != nil {
 		return nil, result, err
 	}
-	body := &frames.StartRun{
-		ObjectiveID: r.objective, RunID: r.run, WorkSessionID: r.session, ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document,
-		PendingBindingID: frames.PendingBindingID(r.binding), Owner: o.Authority, OwnerIncarnation: incarnation, Group: groups[0],
+	for until := time.Now().Add(ownerPatience); ; {
+		cmd, err := client.NewCommand(r.op, frames.CommandStartRun, body)
+		if err != nil {
+			return nil, result, err
+		}
+		result, err = s.Do(ctx, cmd)
+		// The objective is there, so NOT_FOUND is about the owner: a link that is not up yet,
+		// or another incarnation. Nothing was admitted, so the command may be made anew.
+		var refused *client.RefusedError
+		if err == nil || !errors.As(err, &refused) || refused.Code != frames.CodeNotFound || errors.As(err, new(*client.OutcomeUnknownError)) || time.Now().After(until) {
+			return r, result, err
+		}
+		if perr := pause(ctx, outputPause); perr != nil {
+			return r, result, err
+		}
+		if err := a.place(ctx, c, o, f, group, body); err != nil {
+			return nil, result, err
+		}
 	}
+}
+
+// place asks the owner who it is now and where it would run the command.
+func (a *app) place(ctx context.Context, c *client.Context, o client.Owner, f runFlags, group bool, body *frames.StartRun) error {
+	link, err := a.dialOwner(ctx, c, o)
+	if err != nil {
+		return err
+	}
+	body.OwnerIncarnation, body.Group = link.Incarnation(), link.Groups()[0]
 	if group {
 		body.Group = frames.GroupID(f.group)
 	}
-	cmd, err := client.NewCommand(r.op, frames.CommandStartRun, body)
-	if err != nil {
-		return nil, result, err
-	}
-	result, err = s.Do(ctx, cmd)
-	return r, result, err
+	return link.Close()
 }
 
 // newRun draws the ids of a run.
@@ -236,8 +259,8 @@ func (a *app) objectiveFor(ctx context.Context, text string) (id frames.Objectiv
 		return id, err
 	}
 	err = a.session(ctx, client.Options{Offered: quietCaps}, true, func(ctx context.Context, s *session) error {
-		found, err := s.resolve(ctx, frames.KindObjective, prefix)
-		id = frames.ObjectiveID(found)
+		found, err := s.find(ctx, frames.KindObjective, prefix) // it must be there, see start
+		id = frames.ObjectiveID(found.ID)
 		return err
 	})
 	return id, err
