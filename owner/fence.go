@@ -65,7 +65,10 @@ func (c *claim) extend(cert *frames.Certificate, now clock.Reading) {
 		return // an older certificate takes nothing back
 	}
 	c.expires = cert.ExpiresAt
-	c.deadline = now.Boot + time.Duration(cert.ExpiresAt-cert.IssuedAt)*time.Second
+	c.deadline = now.Boot
+	if left := cert.ExpiresAt - now.Unix(); cert.ExpiresAt > now.Unix() {
+		c.deadline += time.Duration(left) * time.Second
+	}
 }
 
 // valid says whether the certificate lasts. The owner acts for no expired one.

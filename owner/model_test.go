@@ -50,7 +50,6 @@ type ownerModel struct {
 	fake  *fakeLauncher
 	claim *claim
 	epoch uint64
-	gate  chan struct{}
 
 	starts   map[string]int
 	attempts []*modelAttempt

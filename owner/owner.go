@@ -98,7 +98,8 @@ func Create(dir string, owner frames.Fingerprint) error {
 }
 
 // Open locks dir, checks the journal completely, ends what former incarnations left running,
-// and returns the owner. It never makes a journal. Errors: *durable.HeldError (another
+// and returns the owner. It never makes a journal. The program must have called [RunHeld] first
+// of all, since processes begin as copies of it. Errors: *durable.HeldError (another
 // instance), *[MissingError], *[CorruptError], *[SchemaError], *[IdentityError],
 // *[UnsupportedError], *durable.UnsafeFileError.
 func Open(dir string, o Options) (*Owner, error) {
