@@ -25,7 +25,7 @@ type Writer struct {
 	stale       []*item // guarded by mu: to be prefetched again
 	staleWake   chan struct{}
 	calls       []*call // guarded by mu
-	outstanding int     // guarded by mu: items not yet answered
+	outstanding int     // guarded by mu: proposals not yet answered
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
 
@@ -86,7 +86,7 @@ func (w *Writer) Propose(p *Proposal) error {
 }
 
 func (w *Writer) propose(it *item) error {
-	if err := w.reserve(it.amendment != nil); err != nil {
+	if err := w.reserve(it); err != nil {
 		return err
 	}
 	err := w.prefetch(it)
@@ -94,30 +94,35 @@ func (w *Writer) propose(it *item) error {
 		err = w.enqueue(it)
 	}
 	if err != nil {
-		w.release(1)
+		w.release(it)
 	}
 	return err
 }
 
-// reserve charges one place of the queue. The server's own changes are few, and find one
-// however many requests are outstanding.
-func (w *Writer) reserve(own bool) error {
+// reserve charges one place of the queue. The server's own changes, whose callers bound them,
+// take none: neither do requests keep them out nor they requests.
+func (w *Writer) reserve(it *item) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
+	switch {
+	case w.closed:
 		return ErrStopped
-	}
-	if w.outstanding >= w.o.QueueLimit && !own {
+	case it.amendment != nil:
+		return nil
+	case w.outstanding >= w.o.QueueLimit:
 		return frames.Refuse(frames.CodeResourceExhausted, "the server has %d requests outstanding", w.outstanding)
 	}
 	w.outstanding++
 	return nil
 }
 
-func (w *Writer) release(n int) {
+func (w *Writer) release(it *item) {
+	if it.amendment != nil {
+		return
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.outstanding -= n
+	w.outstanding--
 }
 
 // prefetch reads what it may need from the store's files.
@@ -271,7 +276,7 @@ type reply struct {
 
 // reply frees the place of it and answers.
 func (w *Writer) reply(it *item, r reply) {
-	w.release(1)
+	w.release(it)
 	it.done(r.result, r.err)
 }
 

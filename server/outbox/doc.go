@@ -29,6 +29,8 @@ const (
 	factCredit = 64
 	// factBatch is how many of them are decided in one change.
 	factBatch = 32
+	// factChanges bounds the changes of one link that wait for the writer.
+	factChanges = 256
 	// effectWorkers bounds the attempts of one link that wait for the owner's answer.
 	effectWorkers = 64
 	// openWorkers bounds the bindings that are opened at once.

@@ -20,6 +20,7 @@ import (
 type inbox struct {
 	streams  map[frames.BindingID]*stream
 	dirty    map[frames.BindingID]struct{} // streams with something to do
+	deciding int                           // changes under way, at most factChanges
 	reported []frames.BindingID            // by BINDINGS, to be judged
 	decided  []decision
 	broken   error // the owner does not keep to the link
@@ -202,6 +203,7 @@ func (s *session) acknowledge(ctx context.Context) error {
 		failpoint.Hit("facts-acknowledged")
 		s.mu.Lock()
 		s.inbox.streams[d.binding].busy = false
+		s.inbox.deciding--
 		s.inbox.dirty[d.binding] = struct{}{}
 		s.mu.Unlock()
 	}
@@ -257,7 +259,10 @@ func (s *session) decide(ctx context.Context) error {
 		case st == nil || st.busy: // looked at again when it is not
 		case st.over:
 			delete(s.inbox.streams, id)
+		case len(st.queue) > 0 && s.inbox.deciding == factChanges:
+			continue // it stays dirty until there is room
 		case len(st.queue) > 0:
+			s.inbox.deciding++
 			n := min(len(st.queue), factBatch)
 			some = append(some, todo{id, slices.Clone(st.queue[:n])})
 			st.queue = slices.Delete(st.queue, 0, n)
@@ -266,8 +271,8 @@ func (s *session) decide(ctx context.Context) error {
 			lost = append(lost, id)
 			delete(s.inbox.streams, id)
 		}
+		delete(s.inbox.dirty, id)
 	}
-	clear(s.inbox.dirty)
 	s.mu.Unlock()
 	for _, t := range some {
 		if err := s.propose(t.id, t.facts); err != nil {

@@ -110,9 +110,46 @@ func (t *txn) sound(e *Effect) (bool, error) {
 	return b.active() && b.meta.Kill == e.Attempt.ID && b.Binding.Binding == e.Attempt.Target.Binding, nil
 }
 
+// invalid finishes what cannot be acted on. Nothing waits for the attempt any more, and a run
+// that has not ended asks for attention as after any unknown outcome [D-24].
 func (t *txn) invalid(e *Effect) error {
+	const reason = frames.RecoveryStateInvalid
+	var created []frames.ObjectRef
+	r, found, err := t.run(e.Run)
+	if err != nil {
+		return err
+	}
+	if found && r.meta.Spawn == e.Attempt.ID {
+		if r.meta.Cancel != (frames.OperationID{}) {
+			t.complete(r.meta.Cancel, indeterminate(reason, e.Attempt.ID))
+		}
+		r.meta.Spawn, r.meta.Cancel = frames.EffectAttemptID{}, frames.OperationID{}
+		if err := t.remember(r); err != nil {
+			return err
+		}
+	}
+	if found && !r.State.Terminal() && e.Attempt.Kind == frames.EffectSpawn {
+		signal, err := t.raise(frames.SignalExecutionBlocked, r.meta.Session, frames.BindingID{},
+			"the store contradicts itself about this run ("+reason.String()+"); cancelling the run closes it")
+		if err != nil {
+			return err
+		}
+		created = append(created, signalRef(signal))
+	}
+	if e.Attempt.Kind != frames.EffectSpawn {
+		b, found, err := t.binding(e.Attempt.Target.Binding.BindingID)
+		if err != nil {
+			return err
+		}
+		if found && b.meta.Kill == e.Attempt.ID {
+			b.meta.Kill = frames.EffectAttemptID{}
+			if err := t.rewriteBinding(b); err != nil {
+				return err
+			}
+		}
+	}
 	t.dropEffect(e)
-	t.complete(e.Attempt.OperationID, indeterminate(frames.RecoveryStateInvalid, e.Attempt.ID))
+	t.complete(e.Attempt.OperationID, indeterminate(reason, e.Attempt.ID), created...)
 	return nil
 }
 

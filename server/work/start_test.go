@@ -271,6 +271,13 @@ func TestD34_ContradictedEffects(t *testing.T) {
 			s.rows[runRef(frames.RunID{7})] = row
 		},
 		"run gone": func(s *state) { delete(s.rows, runRef(frames.RunID{7})) },
+		"run running already": func(s *state) {
+			r := read(s, runRef(frames.RunID{7}), new(frames.Run))
+			r.State = frames.RunRunning
+			row := s.rows[runRef(frames.RunID{7})]
+			row.Record.Payload = body(s.t, r)
+			s.rows[runRef(frames.RunID{7})] = row
+		},
 		"another attempt": func(s *state) {
 			row := s.rows[runRef(frames.RunID{7})]
 			row.Annex = image(s.t, &runMeta{Session: frames.WorkSessionID{7}, Binding: frames.BindingID{7}, Spawn: frames.EffectAttemptID{0xff}})
@@ -288,8 +295,30 @@ func TestD34_ContradictedEffects(t *testing.T) {
 			require.Equal(t, "INDETERMINATE/RECOVERY_STATE_INVALID", s.opState(1))
 			require.Empty(t, s.effects(frames.EffectSpawn))
 			require.Zero(t, s.pending[alice.Principal])
+			if name == "run running already" {
+				require.Equal(t, map[string]int{"1/Open": 1}, s.signalsOf(7))
+				_, err := s.do(runCommand(t, 2, frames.CommandCancelRun, 7), alice)
+				require.NoError(t, err, "nothing waits for the attempt")
+				require.Equal(t, frames.RunCancelled, s.runState(7))
+			}
 		})
 	}
+}
+
+// The same of a KILL: what it contradicts can still be ended.
+func TestD34_ContradictedKill(t *testing.T) {
+	s := withRuns(t)
+	s.running(7)
+	_, err := s.do(runCommand(t, 1, frames.CommandCancelRun, 7), alice)
+	require.NoError(t, err)
+	kill := s.effect(frames.EffectKill)
+	row := s.rows[OperationRef(frames.OperationID{1})]
+	row.Record.Payload = body(t, &frames.Operation{Principal: alice.Principal, Result: frames.OperationResult{State: frames.OperationRejected, Sequence: 9, Code: frames.CodeInternal}})
+	s.rows[OperationRef(frames.OperationID{1})] = row
+	s.amend(CheckEffect(s, kill.Attempt.ID, s.now()))
+	require.Empty(t, s.effects(frames.EffectKill))
+	_, err = s.do(runCommand(t, 2, frames.CommandCancelRun, 7), alice)
+	require.NoError(t, err)
 }
 
 // (owner, incarnation, resource) has at most one active binding: an owner that says otherwise
