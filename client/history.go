@@ -13,6 +13,9 @@ import (
 // taken as read: the event that would end it may be among those that are gone.
 const historyQuiet = 2 * time.Second
 
+// errQuiet ends a wait in which nothing came.
+var errQuiet = errors.New("nothing more comes")
+
 // ErrAdministration refuses to read history with ADMINISTRATION: a connection that sees ADMIN
 // records cannot read the log across a change of them (protocol.md §6 [D-12]).
 var ErrAdministration = errors.New("history is not read with ADMINISTRATION")
@@ -106,13 +109,24 @@ func (h *history) next(ctx context.Context, sub *Subscription) (Update, error) {
 	if !h.trimmed {
 		return sub.Next(ctx)
 	}
-	quiet, cancel := context.WithTimeout(ctx, historyQuiet)
-	defer cancel()
+	quiet, cancel := context.WithCancelCause(ctx)
+	timer, joined := h.conn.opts.Clock.NewTimer(historyQuiet), make(chan struct{})
+	go func() {
+		defer close(joined)
+		select {
+		case <-timer.C():
+			cancel(errQuiet)
+		case <-quiet.Done():
+		}
+	}()
 	u, err := sub.Next(quiet)
-	if err == nil || ctx.Err() != nil || quiet.Err() == nil {
-		return u, err
+	cancel(nil)
+	timer.Stop()
+	<-joined
+	if errors.Is(err, errQuiet) {
+		return nil, h.conn.Ping(ctx)
 	}
-	return nil, h.conn.Ping(ctx)
+	return u, err
 }
 
 // oldest finds the lowest cut that can be followed from, by halving: head can, zero cannot.

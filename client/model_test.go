@@ -346,6 +346,8 @@ func (c *modelConn) refuse(id frames.RequestID, code frames.Code) {
 func (c *modelConn) handle(f frames.Frame) {
 	switch f := f.(type) {
 	case *frames.Pong:
+	case *frames.Ping:
+		c.out(&frames.Pong{Nonce: f.Nonce})
 	case *frames.OpenSnapshot:
 		c.openSnapshot(f)
 	case *frames.SnapshotNext:
