@@ -84,7 +84,11 @@ func compareEvidence(f *family, b frames.Binding, l *client.Ledger, after frames
 	}
 	switch {
 	case after > 0 && !l.Whole():
-		out = append(out, finding{"facts", unchecked, fmt.Sprintf("retention has removed the events up to %d; facts %d to %d are left", after, l.First, l.Last)})
+		left := "none of its facts is left"
+		if l.Facts > 0 {
+			left = fmt.Sprintf("facts %d to %d are left", l.First, l.Last)
+		}
+		out = append(out, finding{"facts", unchecked, fmt.Sprintf("retention has removed the events up to %d; %s", after, left)})
 	default:
 		say("facts", l.Whole() && l.Gaps == 0, "%d in the event log, sequence %d to %d, %s", l.Facts, l.First, l.Last, plural(l.Gaps, "gap"))
 	}
@@ -108,11 +112,12 @@ func compareEvidence(f *family, b frames.Binding, l *client.Ledger, after frames
 		say("fact count", m.FactCount == l.Facts, "manifest %d, event log %d", m.FactCount, l.Facts)
 		say("output bytes", m.OutputBytes == l.OutputBytes(), "manifest %d, event log %d", m.OutputBytes, l.OutputBytes())
 	}
-	return append(out, compareStatus(f, l, m))
+	return append(out, compareStatus(f, l, m, after > 0 && !l.Closed))
 }
 
-// compareStatus compares the three places that tell the exit status.
-func compareStatus(f *family, l *client.Ledger, m frames.EvidenceManifest) finding {
+// compareStatus compares the three places that tell the exit status. removed says that
+// retention has removed the one in the event log.
+func compareStatus(f *family, l *client.Ledger, m frames.EvidenceManifest, removed bool) finding {
 	var closed frames.Closed
 	known := f.run.Outcome != nil && codec.DecodeImage(&closed, f.run.Outcome) == nil
 	fromRun, fromManifest, fromLog := "none", statusWord(m.ExitStatus != nil, deref(m.ExitStatus)), "none"
@@ -123,7 +128,11 @@ func compareStatus(f *family, l *client.Ledger, m frames.EvidenceManifest) findi
 		fromLog = statusWord(l.HasStatus, l.Status)
 	}
 	verdict := differs
-	if fromRun == fromManifest && fromLog == fromRun {
+	switch {
+	case fromRun != fromManifest:
+	case removed:
+		verdict, fromLog = unchecked, "removed by retention"
+	case fromLog == fromRun:
 		verdict = agrees
 	}
 	return finding{"exit status", verdict, fmt.Sprintf("run %s, manifest %s, event log %s", fromRun, fromManifest, fromLog)}
@@ -159,6 +168,11 @@ func (a *app) compareOutput(ctx context.Context, b frames.Binding, l *client.Led
 	if err != nil {
 		return finding{"output", unchecked, a.explain(err).what}
 	}
+	return judgeOutput(l, after, check)
+}
+
+// judgeOutput is what a check of the output came to.
+func judgeOutput(l *client.Ledger, after frames.EventCut, check *client.OutputCheck) finding {
 	var text bytes.Buffer
 	for i, line := range outputLines(l, after, check) {
 		if i > 0 {

@@ -141,11 +141,13 @@ func outputLines(l *client.Ledger, after frames.EventCut, check *client.OutputCh
 	if n := len(l.Ranges); n > 0 {
 		first, last = l.Ranges[0].First, l.Ranges[n-1].Last
 	}
+	missing := uint64(0)
 	if after > 0 {
-		missing := check.Read
-		if first > 0 {
+		if missing = check.Read; first > 0 {
 			missing = min(missing, first-1)
 		}
+	}
+	if missing > 0 {
 		say(true, "retention has removed the events up to %d, and with them facts: %s cannot be checked", after, plural(missing, "byte"))
 	}
 	if last > check.Read {
