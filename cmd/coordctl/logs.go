@@ -97,12 +97,13 @@ func (a *app) settledFamily(parent context.Context, f *family) (*family, error) 
 	defer cancel()
 	for {
 		now, err := a.loadFamily(ctx, f.id.String())
-		if err != nil {
+		switch {
+		case err == nil:
+			if b, err := now.binding(); err != nil || b.State == frames.StateEnded {
+				return now, err
+			}
+		case !absent(err): // the coordinator may be starting again
 			return nil, err
-		}
-		b, err := now.binding()
-		if err != nil || b.State == frames.StateEnded {
-			return now, err
 		}
 		if err := pause(ctx, outputPause); err != nil {
 			return nil, err

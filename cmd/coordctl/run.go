@@ -50,7 +50,8 @@ when the coordinator dies, and through both. Ctrl-C asks first; a second one can
 --timeout bounds the start only.
 
 In the command's environment is what the owner gives every process and what --env adds; the
-directory is this one unless --cwd names another.`,
+directory is this one unless --cwd names another. Its standard input is a terminal on which
+nobody types.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("run needs a command: %s", cmd.UseLine())

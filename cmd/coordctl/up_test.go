@@ -295,15 +295,16 @@ func (u *upped) hasEnded() bool {
 }
 
 // pids are the daemons' process ids, as the banner gives them.
-func (u *upped) pids() (witness, coordinator int) {
-	find := func(name string) int {
-		m := regexp.MustCompile(name + `\s+pid (\d+)`).FindStringSubmatch(u.out.String())
-		require.NotNil(u.t, m, u.out.String())
-		n, err := strconv.Atoi(m[1])
-		require.NoError(u.t, err)
-		return n
-	}
-	return find("witnessd"), find("coordinatord")
+func (u *upped) pids() (witness, coordinator int) { return u.pid("witnessd"), u.pid("coordinatord") }
+
+func (u *upped) ownerPID() int { return u.pid("ownerd") }
+
+func (u *upped) pid(name string) int {
+	m := regexp.MustCompile(name + `\s+pid (\d+)`).FindStringSubmatch(u.out.String())
+	require.NotNil(u.t, m, u.out.String())
+	n, err := strconv.Atoi(m[1])
+	require.NoError(u.t, err)
+	return n
 }
 
 func (u *upped) ctl(args ...string) ran {
@@ -421,7 +422,7 @@ func TestC04_NoSecretIsSeen(t *testing.T) {
 		r := u.ctl(args...)
 		seen.WriteString(r.out + r.errout)
 	}
-	for _, pid := range []int{u.cmd.Process.Pid, witness, coordinator} {
+	for _, pid := range []int{u.cmd.Process.Pid, witness, coordinator, u.ownerPID()} {
 		for _, name := range []string{"cmdline", "environ"} {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
 			require.NoError(t, err)
@@ -445,7 +446,7 @@ func TestC04_NoSecretIsSeen(t *testing.T) {
 		}
 		return nil
 	}))
-	require.Equal(t, 5, keys)
+	require.Equal(t, 6, keys)
 }
 
 func TestUpThatIsKilledLeavesNothingBehind(t *testing.T) {
