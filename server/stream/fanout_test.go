@@ -88,6 +88,15 @@ func TestC14_AFullServerQuotaTakesTheHeaviestPrincipals(t *testing.T) {
 	require.Equal(t, []frames.SubscriptionID{heavy}, b.gapped(two))
 	require.Empty(t, b.gapped(one), single)
 	require.Empty(t, b.gapped(third))
+
+	// Whose event is the one too many makes no difference.
+	fourth := b.as(4)
+	b.hold(fourth, 50) // 196
+	b.hold(third, 10)
+	require.Equal(t, []frames.SubscriptionID{single}, b.gapped(one))
+	require.Empty(t, b.gapped(two))
+	require.Empty(t, b.gapped(third))
+	require.Empty(t, b.gapped(fourth))
 }
 
 // TestC14_BytesRunOutBeforeFrames fills the quota of bytes.
@@ -255,6 +264,56 @@ func TestTheLogsReaderHasItsTurn(t *testing.T) {
 		b.pull(s)
 	}
 	require.Equal(t, fetched{}, s.fetched, "an idle connection holds nothing")
+}
+
+// TestOnlyWhatIsCountedIsSent: events are in the window before they are counted.
+func TestOnlyWhatIsCountedIsSent(t *testing.T) {
+	b := newBench(t)
+	s := b.session()
+	b.subscribe(s, b.head(), plentyEvents, plentyBytes)
+	b.write(2)
+	b.put(newID[frames.ObjectID](t), 1, 10)
+	require.Len(t, b.pullAll(s), 2)
+	b.m.fanOut()
+	require.Len(t, b.pullAll(s), 1)
+}
+
+// TestTheLogIsReadInPieces: events that fill more than one write come from the log, none
+// left out, and a GAP between two pieces names the one that would be next.
+func TestTheLogIsReadInPieces(t *testing.T) {
+	const events = 30
+	b := newBenchIn(t, t.TempDir(), 1<<20, 1)
+	for range events {
+		b.put(newID[frames.ObjectID](t), 1, 20<<10)
+	}
+	s := b.session()
+	b.subscribe(s, 0, plentyEvents, plentyBytes)
+	got := b.sequences(b.pullAll(s))
+	require.Len(t, got, events)
+	for i, seq := range got {
+		require.EqualValues(t, i+1, seq)
+	}
+	for piece := 1; piece < 12; piece++ {
+		id := b.subscribe(s, 0, plentyEvents, plentyBytes)
+		var last frames.EventSequence
+		for range piece {
+			for _, f := range b.pull(s) {
+				last = f.(*frames.CoordEvent).Sequence
+			}
+		}
+		if last == events {
+			break
+		}
+		b.m.mu.Lock()
+		s.mu.Lock()
+		s.find(id).fail(frames.GapQueueOverflow)
+		s.mu.Unlock()
+		b.m.mu.Unlock()
+		require.Equal(t, &frames.Gap{
+			SubscriptionID: id, LastDelivery: frames.DeliveryCut(last), LastEvent: frames.EventCut(last), Observed: last + 1,
+			Reason: frames.GapQueueOverflow,
+		}, b.gapOf(b.pullAll(s)))
+	}
 }
 
 func TestC14_SubscriptionsAreCounted(t *testing.T) {

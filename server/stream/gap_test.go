@@ -277,6 +277,46 @@ func TestFinalDuringAReplay(t *testing.T) {
 	}, b.gapOf(b.decode(raw)))
 }
 
+// TestASubscriptionOutlivesItsSnapshot: it gapped before APPLIED and was replayed. What
+// becomes of the snapshot is no business of its any more [D-61].
+func TestASubscriptionOutlivesItsSnapshot(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(b *bench, s *Session, begin *frames.SnapshotBegin)
+	}{
+		{"expiry", func(b *bench, s *Session, _ *frames.SnapshotBegin) {
+			b.clock.Advance(leaseTime)
+			b.m.expire()
+		}},
+		{"APPLIED", func(b *bench, s *Session, begin *frames.SnapshotBegin) {
+			require.NoError(b.t, b.applySnapshot(s, begin, plentyEvents, plentyBytes))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			s := b.session()
+			begin := b.reserve(s, frames.SubscriptionID{})
+			b.write(frames.UnsentFrames + 1)
+			gap := b.gapOf(b.pullAll(s))
+			require.Equal(t, begin.Base, gap.LastEvent)
+			replay, _, err := b.openReplay(s, gap.SubscriptionID, gap.LastEvent)
+			require.NoError(t, err)
+			b.readReplay(s, replay)
+			r, err := s.ReplayApplied(&frames.ReplayApplied{
+				RequestID: 1, ReplayID: replay.ReplayID, SubscriptionID: gap.SubscriptionID, CreditCount: 2, CreditBytes: plentyBytes,
+			})
+			require.NoError(t, err)
+			b.write(1)
+			tt.end(b, s, begin)
+			require.Empty(t, b.pullAll(s), "its own ACK is still on the way")
+			r.Sent()
+			b.write(2)
+			require.Len(t, b.sequences(b.pullAll(s)), 2, "the credit of REPLAY_APPLIED and no other")
+			require.Zero(t, b.m.Open())
+		})
+	}
+}
+
 // TestALeaseThatIsGoneIsSaidFirst: whether others have noticed it makes no difference.
 func TestALeaseThatIsGoneIsSaidFirst(t *testing.T) {
 	b := newBench(t)

@@ -202,8 +202,10 @@ func (s *Session) ReplayApplied(req *frames.ReplayApplied) (Reply, error) {
 	case l.open() && !l.complete.Load():
 		return Reply{}, frames.Refuse(frames.CodeProtocolError, "REPLAY_APPLIED before REPLAY_END")
 	}
-	if err := s.apply(&l.lease, req.SubscriptionID, req.CreditCount, req.CreditBytes, l.until); err != nil {
-		return Reply{}, err
+	resumed, err := s.apply(&l.lease, req.SubscriptionID, req.CreditCount, req.CreditBytes, l.until)
+	ack := Reply{Frames: []frames.Frame{&frames.Ack{RequestID: req.RequestID}}}
+	if resumed {
+		ack.Sent = l.sub.proceed
 	}
-	return Reply{Frames: []frames.Frame{&frames.Ack{RequestID: req.RequestID}}, Sent: l.sub.proceed}, nil
+	return ack, err
 }

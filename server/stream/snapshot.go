@@ -324,8 +324,10 @@ func (s *Session) Applied(req *frames.SnapshotApplied) (Reply, error) {
 		return Reply{}, frames.Refuse(frames.CodeProtocolError, "SNAPSHOT_APPLIED before SNAPSHOT_END")
 	}
 	if l != nil && l.sub != nil {
-		err := s.apply(&l.lease, req.SubscriptionID, req.CreditCount, req.CreditBytes, l.cut.Seq())
-		ack.Sent = l.sub.proceed
+		resumed, err := s.apply(&l.lease, req.SubscriptionID, req.CreditCount, req.CreditBytes, l.cut.Seq())
+		if resumed {
+			ack.Sent = l.sub.proceed
+		}
 		return ack, err
 	}
 	for i, id := range s.finished {
@@ -342,28 +344,28 @@ func (s *Session) Applied(req *frames.SnapshotApplied) (Reply, error) {
 }
 
 // apply ends a complete lease and makes its subscription live with its initial
-// credit, behind cut. If that has gapped, it stays paused and the credit is dropped.
-func (s *Session) apply(l *lease, sub frames.SubscriptionID, count, bytes uint32, cut frames.EventCut) error {
+// credit, behind cut. If that has gapped, it is left as it is and the credit is dropped.
+func (s *Session) apply(l *lease, sub frames.SubscriptionID, count, bytes uint32, cut frames.EventCut) (resumed bool, err error) {
 	if !l.open() {
 		l.abort(frames.GapCursorInvalid)
-		return leaseGone()
+		return false, leaseGone()
 	}
 	if sub != l.sub.id {
-		return frames.Refuse(frames.CodeMalformedMessage, "APPLIED names another subscription than its lease")
+		return false, frames.Refuse(frames.CodeMalformedMessage, "APPLIED names another subscription than its lease")
 	}
 	if err := s.checkCredit(count, bytes); err != nil {
-		return err
+		return false, err
 	}
 	if !l.end() {
-		return leaseGone()
+		return false, leaseGone()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.sub.lease == l {
+	if resumed = l.sub.lease == l; resumed {
 		l.sub.last = cut
 		l.sub.resume(count, bytes)
 	}
-	return nil
+	return resumed, nil
 }
 
 func leaseGone() error {

@@ -139,6 +139,24 @@ func TestAWriterThatStoppedLeavesNothingCharged(t *testing.T) {
 	require.Zero(t, used)
 }
 
+// TestARefusedReplacementChangesNothing: the paused subscription is there as before.
+func TestARefusedReplacementChangesNothing(t *testing.T) {
+	b := newBench(t)
+	s := b.session()
+	id, _ := b.paused(s)
+	b.refuse = errors.New("stopped")
+	_, err := s.Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard, Replace: id})
+	require.ErrorIs(t, err, b.refuse)
+	used := func() uint64 {
+		n, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.Subscriptions)
+		return n
+	}
+	require.EqualValues(t, 1, used())
+	b.refuse = nil
+	b.reserve(s, id)
+	require.EqualValues(t, 1, used(), "one for one")
+}
+
 func TestLeasesExpireInOrder(t *testing.T) {
 	b := newBench(t)
 	b.put(newID[frames.ObjectID](t), 1, 10)

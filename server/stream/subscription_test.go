@@ -51,7 +51,7 @@ func (b *bench) applyReplay(s *Session, begin *frames.ReplayBegin, count, bytes 
 	r, err := s.ReplayApplied(&frames.ReplayApplied{
 		RequestID: 1, ReplayID: begin.ReplayID, SubscriptionID: begin.SubscriptionID, CreditCount: count, CreditBytes: bytes,
 	})
-	if err == nil {
+	if err == nil && r.Sent != nil {
 		r.Sent()
 	}
 	return err
@@ -87,7 +87,7 @@ func (b *bench) applySnapshot(s *Session, begin *frames.SnapshotBegin, count, by
 	r, err := s.Applied(&frames.SnapshotApplied{
 		RequestID: 1, SnapshotID: begin.SnapshotID, SubscriptionID: begin.SubscriptionID, CreditCount: count, CreditBytes: bytes,
 	})
-	if err == nil {
+	if err == nil && r.Sent != nil {
 		r.Sent()
 	}
 	return err
@@ -295,6 +295,10 @@ func TestC13_AGapNeverOvertakes(t *testing.T) {
 		_, err = s.Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Replace: id})
 		require.Equal(t, frames.CodeNotFound, frames.CodeOf(err))
 		b.gapOf(b.pullAll(s))
+		for _, wrong := range []frames.EventCut{at - 1, at + 1} {
+			_, _, err = b.openReplay(s, id, wrong)
+			require.Equal(t, frames.CodeMalformedMessage, frames.CodeOf(err))
+		}
 		_, _, err = b.openReplay(s, id, at)
 		require.NoError(t, err)
 	})
