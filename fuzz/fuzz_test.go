@@ -213,12 +213,6 @@ func imageSize(t *testing.T, v codec.Value) int {
 	return len(raw)
 }
 
-// FuzzOperationResult decodes the six states of an operation.
-func FuzzOperationResult(f *testing.F) {
-	vectors.Seed(f, vectors.SeedOperationResults)
-	fuzzImage(f, []func() codec.Value{func() codec.Value { return new(frames.OperationResult) }}, nil)
-}
-
 // FuzzFact decodes a fact and its payload.
 func FuzzFact(f *testing.F) {
 	vectors.Seed(f, vectors.SeedFacts)
@@ -232,10 +226,12 @@ func FuzzFact(f *testing.F) {
 	})
 }
 
-// FuzzBinding decodes binding refs, source gaps and replayed events, as the first byte says.
-func FuzzBinding(f *testing.F) {
-	seedTagged(f, vectors.SeedBindingRefs, vectors.SeedSourceGaps, vectors.SeedReplayEvents)
+// FuzzImage decodes the six states of an operation, binding refs, source gaps and replayed
+// events, as the first byte says.
+func FuzzImage(f *testing.F) {
+	seedTagged(f, vectors.SeedOperationResults, vectors.SeedBindingRefs, vectors.SeedSourceGaps, vectors.SeedReplayEvents)
 	fuzzImage(f, []func() codec.Value{
+		func() codec.Value { return new(frames.OperationResult) },
 		func() codec.Value { return new(frames.TerminalBindingRef) },
 		func() codec.Value { return new(frames.SourceGap) },
 		func() codec.Value { return new(frames.ReplayEvent) },
