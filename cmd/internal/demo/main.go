@@ -1,7 +1,8 @@
 // Demo shows the product's main job from nothing, with the real binaries: it brings up a
 // throwaway coordinator and witness, follows events live over QUIC, makes durable work,
 // kills the coordinator with SIGKILL, and shows that the same records come back under a
-// higher authority while the follower says what it missed and heals.
+// higher authority while the follower says what it missed and heals. Then it runs a real
+// build as a Run, kills the coordinator in the middle of it, and verifies the evidence.
 //
 // It only runs commands that a user could type, prints each of them, and fails at the
 // first that does not do what it says.
@@ -28,7 +29,7 @@ import (
 )
 
 func main() {
-	bin := flag.String("bin", "bin", "directory of coordctl, coordinatord and witnessd")
+	bin := flag.String("bin", "bin", "directory of coordctl, coordinatord, witnessd and ownerd")
 	flag.Parse()
 	if err := run(*bin); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
@@ -43,6 +44,7 @@ type demo struct {
 	began time.Time
 	up    *process // coordctl up
 	watch *process // coordctl watch, over QUIC
+	job   *process // coordctl run
 }
 
 func run(bin string) (err error) {
@@ -73,7 +75,7 @@ func run(bin string) (err error) {
 }
 
 func (d *demo) story(dir string) error {
-	d.say("1. One command brings up a witness and a coordinator, as separate processes.")
+	d.say("1. One command brings up a witness, a process owner and a coordinator, as separate processes.")
 	if err := d.bringUp(); err != nil {
 		return err
 	}
@@ -140,10 +142,86 @@ func (d *demo) story(dir string) error {
 	if err := d.watch.shows("healed"); err != nil {
 		return err
 	}
-	if _, err := d.create("Tell the world"); err != nil {
+	world, err := d.create("Tell the world")
+	if err != nil {
 		return err
 	}
-	return d.watch.shows("Tell the world")
+	if err := d.watch.shows("Tell the world"); err != nil {
+		return err
+	}
+	return d.build(dir, world)
+}
+
+// build runs a compiler under the owner daemon and kills the coordinator meanwhile.
+func (d *demo) build(dir, objective string) error {
+	d.say("8. A Run: a real build on a terminal of its own. The coordinator is killed in the middle of it.")
+	source, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	old, err := d.status()
+	if err != nil {
+		return err
+	}
+	script := "echo building; go build -o " + filepath.Join(dir, "built") + " ./cmd/witnessd && echo built; " +
+		"for n in 1 2 3 4 5 6 7 8; do sleep 1; echo checking $n of 8; done"
+	args := d.args("run", "--objective", objective, "--cwd", source)
+	for _, name := range []string{"PATH", "HOME", "GOCACHE", "GOPATH", "GOMODCACHE", "GOFLAGS", "GOPROXY"} {
+		if v := os.Getenv(name); v != "" {
+			args = append(args, "--env", name+"="+v)
+		}
+	}
+	fmt.Printf("$ coordctl run --objective %s --cwd . --env PATH=… -- sh -c %q\n", objective[:8], script)
+	if d.job, err = start("run| ", d.ctl, append(args, "--", "sh", "-c", "CGO_ENABLED=0; export CGO_ENABLED; "+script)...); err != nil {
+		return err
+	}
+	if err := d.job.shows("checking 1"); err != nil {
+		return err
+	}
+	if err := d.kill(); err != nil {
+		return err
+	}
+	if _, err := d.wait(old.Epoch); err != nil {
+		return err
+	}
+	select {
+	case <-d.job.done:
+	case <-time.After(40 * time.Second):
+		return errors.New("the run did not end within 40 s")
+	}
+	if d.job.err != nil {
+		return fmt.Errorf("coordctl run: %w", d.job.err)
+	}
+
+	d.say("9. It was started once, ran to its end, and the proof holds: seal, output digests, exit status.")
+	run, err := d.only("run")
+	if err != nil {
+		return err
+	}
+	for _, args := range [][]string{{"get", "run"}, {"logs", run[:8]}, {"evidence", "verify", run[:8]}} {
+		if _, err := d.do(args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// only gives the id of the one record of a kind.
+func (d *demo) only(kind string) (string, error) {
+	out, err := exec.Command(d.ctl, d.args("get", kind, "--output", "json")...).Output()
+	if err != nil {
+		return "", fmt.Errorf("get %s: %w", kind, err)
+	}
+	var records []struct {
+		ID string `json:"id"`
+	}
+	if err := json.Unmarshal(out, &records); err != nil {
+		return "", fmt.Errorf("get %s: %w", kind, err)
+	}
+	if len(records) != 1 || len(records[0].ID) != 32 {
+		return "", fmt.Errorf("get %s: %d records where one was made", kind, len(records))
+	}
+	return records[0].ID, nil
 }
 
 // follow starts a watcher and waits for its first line.
@@ -341,8 +419,8 @@ func freePort() (string, error) {
 // down stops what was started, in order, and waits for it.
 func (d *demo) down() error {
 	if d.up == nil || d.up.ended() {
-		return d.watch.stop()
+		return errors.Join(d.job.stop(), d.watch.stop())
 	}
-	d.say("Ctrl-C stops the follower, the coordinator, then the witness.")
-	return errors.Join(d.watch.stop(), d.up.stop(), d.up.err)
+	d.say("Ctrl-C stops the follower, the coordinator, the owner, then the witness.")
+	return errors.Join(d.job.stop(), d.watch.stop(), d.up.stop(), d.up.err)
 }
