@@ -1,8 +1,11 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"testing"
 	"time"
@@ -141,6 +144,43 @@ func TestWriteThatBlocksEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, ErrNotSent, "a pipe takes no byte that nobody reads")
 }
+
+// TestACallGivenUpInTheMiddleOfItsFrame: the frame is finished, and the connection and
+// everybody else on it go on.
+func TestACallGivenUpInTheMiddleOfItsFrame(t *testing.T) {
+	w := newWorld(t)
+	begun, given := make(chan struct{}), make(chan struct{})
+	c := w.verified(func(p *peer) {
+		first := make([]byte, 3)
+		if _, err := io.ReadFull(p.nc, first); err != nil {
+			return
+		}
+		close(begun)
+		<-given
+		p.nc = resumed{p.nc, io.MultiReader(bytes.NewReader(first), p.nc)}
+		cut := take[*frames.CoordCommand](p)
+		whole := take[*frames.CoordCommand](p)
+		p.send(&frames.CoordCommandResult{RequestID: cut.RequestID, Operation: succeeded(4)})
+		p.send(&frames.CoordCommandResult{RequestID: whole.RequestID, Operation: succeeded(5)})
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	_, err := c.Command(ctx, created(t, operation(1), "{}"))
+	var unknown *OutcomeUnknownError
+	require.ErrorAs(t, err, &unknown, "part of it has left")
+	close(given)
+	r, err := c.Command(t.Context(), created(t, operation(2), "{}"))
+	require.NoError(t, err)
+	require.Equal(t, frames.EventSequence(5), r.Sequence)
+}
+
+// resumed is a connection some of whose bytes were read before.
+type resumed struct {
+	net.Conn
+	r io.Reader
+}
+
+func (r resumed) Read(b []byte) (int, error) { return r.r.Read(b) }
 
 func TestRequestsWaitForASlot(t *testing.T) {
 	w := newWorld(t)

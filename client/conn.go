@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,6 +109,7 @@ type Conn struct {
 	slots chan struct{} // one element per request that may still be sent
 	wlock chan struct{} // holds one element while somebody writes
 	wbuf  []byte        // owned by whoever holds wlock
+	rests chan []byte   // write to finishWrites, and wlock with it
 	pongs chan uint64   // readLoop to answerPings
 
 	mu     sync.Mutex
@@ -226,10 +228,11 @@ func (c *Conn) live() error {
 	return nil
 }
 
-// start runs the three goroutines of an accepted connection.
+// start runs the goroutines of an accepted connection.
 func (c *Conn) start(r io.Reader) {
 	c.wg.Go(func() { c.fail(c.readLoop(r)) })
 	c.wg.Go(c.answerPings)
+	c.wg.Go(c.finishWrites)
 	c.wg.Go(c.expire)
 }
 
@@ -240,6 +243,24 @@ func (c *Conn) answerPings() {
 		case nonce := <-c.pongs:
 			if _, err := c.write(context.Background(), &frames.Pong{Nonce: nonce}); err != nil {
 				c.fail(err)
+				return
+			}
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// finishWrites writes the rest of frames whose callers gave up in the middle, so that one
+// call given up does not end the connection of all others.
+func (c *Conn) finishWrites() {
+	for {
+		select {
+		case rest := <-c.rests:
+			_, err := c.nc.Write(rest)
+			<-c.wlock
+			if err != nil {
+				c.fail(fmt.Errorf("write: %w", err))
 				return
 			}
 		case <-c.done:
@@ -267,8 +288,9 @@ func (c *Conn) expire() {
 	}
 }
 
-// write sends one frame. started reports whether any of its bytes may have left; a write
-// that fails after that ends the connection, because the stream is cut inside a frame.
+// write sends one frame. started reports whether any of its bytes may have left. A write
+// that fails ends the connection; one that is given up after its first byte is finished by
+// [Conn.finishWrites], because the stream must not be cut inside a frame.
 func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err error) {
 	select {
 	case c.wlock <- struct{}{}:
@@ -277,7 +299,12 @@ func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err err
 	case <-c.done:
 		return false, c.Err()
 	}
-	defer func() { <-c.wlock }()
+	handed := false
+	defer func() {
+		if !handed {
+			<-c.wlock
+		}
+	}()
 	if err := ctx.Err(); err != nil {
 		return false, context.Cause(ctx)
 	}
@@ -292,29 +319,38 @@ func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err err
 	if limit := frames.FrameCap(f.Type(), &c.hello.Limits); uint64(len(buf)-4) > uint64(limit) {
 		return false, frames.Refuse(frames.CodeFrameTooLarge, "the request is %d bytes, this connection carries %d", len(buf)-4, limit)
 	}
-	n, err := c.writeBytes(ctx, buf)
-	if err != nil && (n > 0 || ctx.Err() == nil) { // a write given up before its first byte cuts nothing
+	n, gaveUp, err := c.writeBytes(ctx, buf)
+	switch {
+	case err == nil:
+	case !gaveUp:
 		c.fail(fmt.Errorf("write: %w", err))
+	case n > 0 && n < len(buf):
+		select {
+		case c.rests <- buf[n:]:
+			handed = true
+		case <-c.done:
+		}
 	}
 	return n > 0, err
 }
 
-// writeBytes writes buf and gives up when ctx ends.
-func (c *Conn) writeBytes(ctx context.Context, buf []byte) (int, error) {
+// writeBytes writes buf and gives up when ctx ends. gaveUp says that this and nothing else
+// ended the write.
+func (c *Conn) writeBytes(ctx context.Context, buf []byte) (n int, gaveUp bool, err error) {
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(cut)
 		c.nc.SetWriteDeadline(time.Unix(1, 0)) // long past: frees the write
 	})
-	n, err := c.nc.Write(buf)
+	n, err = c.nc.Write(buf)
 	if !stop() {
 		<-cut // the deadline is set by now, and lifted for the next writer
 		c.nc.SetWriteDeadline(time.Time{})
 	}
-	if err != nil && ctx.Err() != nil {
+	if gaveUp = errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil; gaveUp {
 		err = context.Cause(ctx)
 	}
-	return n, err
+	return n, gaveUp, err
 }
 
 // readLoop is the sole reader. It ends with the reason that ends the connection.
