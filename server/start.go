@@ -230,7 +230,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	if following != nil {
 		following.stop() //nolint:errcheck // a registry that cannot be followed has emptied itself
 		tending.stop()   //nolint:errcheck // what it reports goes through broken
-		sending.stop()   //nolint:errcheck // likewise
+		sending.stop()   //nolint:errcheck // a link that ends is dialled again, and none is an error
 	}
 	err = s.end(o, err, keeper, keeping, writing, expiring)
 	remote.finish()
@@ -247,6 +247,9 @@ func (s *Server) install(ctx context.Context, o Options, act *authority.Activati
 	}
 	if err := s.boundLog(ctx); err != nil {
 		return nil, fmt.Errorf("read the retention: %w", err)
+	}
+	if err := s.outbox.Recover(ctx); err != nil {
+		return nil, fmt.Errorf("recover the operations: %w", err)
 	}
 	if err := s.fence.Check(); errors.Is(err, authority.ErrFenced) {
 		return nil, err

@@ -105,15 +105,16 @@ type bed struct {
 	stop       func()
 
 	mu        sync.Mutex
-	onPublish func(store.Batch)           // guarded by mu; nil is ignored
-	denied    bool                        // guarded by mu: nobody is authorised
-	admitted  map[frames.BindingID]uint64 // guarded by mu: newest published sequence
-	facts     []frames.TerminalSourceFact // guarded by mu: published ones of this start
+	onPublish func(store.Batch)               // guarded by mu; nil is ignored
+	denied    bool                            // guarded by mu: nobody is authorised
+	admitted  map[frames.BindingID]uint64     // guarded by mu: newest published sequence
+	sendable  map[frames.EffectAttemptID]bool // guarded by mu: DISPATCHED is durable
+	facts     []frames.TerminalSourceFact     // guarded by mu: published ones of this start
 	ops       byte
 }
 
 func newBed(t testing.TB) *bed {
-	b := &bed{t: t, dir: t.TempDir(), owner: newScripted(t), admitted: map[frames.BindingID]uint64{}}
+	b := &bed{t: t, dir: t.TempDir(), owner: newScripted(t), admitted: map[frames.BindingID]uint64{}, sendable: map[frames.EffectAttemptID]bool{}}
 	b.owner.bed = b
 	genesis, err := work.GenesisRetention(frames.Retention{OperationResultSecs: frames.MinOperationRetained, EventBytes: 1 << 30, ArtifactBytes: 1 << 30})
 	require.NoError(t, err)
@@ -154,8 +155,9 @@ func (b *bed) start() {
 	lazy.o = b.outbox
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { b.writer.Run(ctx) })                                     //nolint:errcheck // a test may have fenced it
-	running.Go(func() { require.NoError(b.t, b.outbox.Run(ctx), "the outbox") }) //nolint:testifylint // reported at its join
+	running.Go(func() { b.writer.Run(ctx) }) //nolint:errcheck // a test may have fenced it
+	require.NoError(b.t, b.outbox.Recover(ctx))
+	running.Go(func() { b.outbox.Run(ctx) })
 	b.stop = func() {
 		cancel()
 		running.Wait()
@@ -193,6 +195,16 @@ func (b *bed) publish(batch store.Batch) {
 	if b.onPublish != nil {
 		b.onPublish(batch)
 	}
+	for _, c := range batch.Internal {
+		if c.Row.Record.Kind != work.EffectKind || c.Removed {
+			continue
+		}
+		e, err := work.DecodeEffect(c.Row.Annex)
+		if err != nil {
+			panic(err)
+		}
+		b.sendable[e.Attempt.ID] = e.Attempt.State == frames.EffectDispatched && e.Mode == work.EffectSent
+	}
 	for _, ev := range batch.Events {
 		if ev.Kind == frames.EventSourceFactAdmitted {
 			var f frames.TerminalSourceFact
@@ -203,6 +215,13 @@ func (b *bed) publish(batch store.Batch) {
 			b.facts = append(b.facts, f)
 		}
 	}
+}
+
+// maySend reports whether an attempt is durably DISPATCHED and not to be looked up alone.
+func (b *bed) maySend(id frames.EffectAttemptID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sendable[id]
 }
 
 func (b *bed) durable(id frames.BindingID) uint64 {

@@ -51,31 +51,27 @@ func (b *Outbox) Serves(fp frames.Fingerprint, inc frames.IncarnationID, group f
 	return p != nil && p.serves(inc, &group)
 }
 
-// Run keeps the links until ctx ends, and returns with no goroutine left behind. The writer
-// must be running. Its error means that the store holds what it cannot hold, or that the
-// writer has ended.
-func (b *Outbox) Run(ctx context.Context) error {
-	if err := b.load(ctx); err != nil {
-		return b.ended(ctx, err)
+// Recover takes in what the store holds and finishes what needs no owner to be asked
+// (protocol.md §4 [D-31] [D-34]). It comes once, before anything is bound and before Run; the
+// writer must be running.
+func (b *Outbox) Recover(ctx context.Context) error {
+	err := b.load(ctx)
+	if err == nil {
+		err = b.settle(ctx)
 	}
-	if err := b.settle(ctx); err != nil {
-		return b.ended(ctx, err)
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
 	}
+	return nil
+}
+
+// Run keeps the links until ctx ends, and returns with no goroutine left behind.
+func (b *Outbox) Run(ctx context.Context) {
 	var links sync.WaitGroup
 	for _, p := range b.peers {
 		links.Go(func() { p.run(ctx) })
 	}
 	links.Wait()
-	return nil
-}
-
-// ended is err, unless it is only that the outbox was told to stop or the writer refused.
-func (b *Outbox) ended(ctx context.Context, err error) error {
-	var refused *work.Refusal
-	if ctx.Err() != nil || errors.As(err, &refused) {
-		return nil
-	}
-	return fmt.Errorf("outbox: %w", err)
 }
 
 // load takes in what the store holds. What commits change meanwhile comes by Publish; both

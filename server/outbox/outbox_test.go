@@ -222,6 +222,25 @@ func TestC09_ReadyEffectsGoOutAfterARestart(t *testing.T) {
 	require.Equal(t, 1, all)
 }
 
+// [D-31]: a KILL that was on its way when its owner's incarnation ended finishes with its
+// binding. Nobody else is asked about it.
+func TestD31_AKillEndsWithItsBinding(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" })
+	b.owner.at(func(step string) {
+		if step == "dispatch" {
+			b.owner.restart()
+		}
+	})
+	cancel := b.do(frames.CommandCancelRun, &frames.RunCommand{RunID: frames.RunID{7}})
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, frames.EndOwnerLost, *b.binding(7).Reason)
+	require.Equal(t, "INDETERMINATE/TARGET_OUTCOME_UNKNOWN", b.result(cancel))
+	require.NotContains(t, b.owner.requests(), "get")
+}
+
 // What an owner answers, and what it means.
 func TestOwnerAnswers(t *testing.T) {
 	for _, tt := range []struct {

@@ -33,6 +33,7 @@ type scripted struct {
 	spawn    func(frames.BindingID) (facts int, out owner.Result) // guarded by mu: what a SPAWN does
 	asked    []string                                             // guarded by mu: requests in order
 	shown    []frames.Certificate                                 // guarded by mu
+	sent     map[frames.EffectAttemptID]bool                      // guarded by mu: attempts that arrived as DISPATCH_EFFECT
 	resource uint32                                               // guarded by mu
 }
 
@@ -52,7 +53,7 @@ type held struct {
 }
 
 func newScripted(t testing.TB) *scripted {
-	o := &scripted{t: t, inc: frames.IncarnationID{1}, journal: map[frames.EffectAttemptID]*entry{}, bindings: map[frames.BindingID]*held{}}
+	o := &scripted{t: t, inc: frames.IncarnationID{1}, journal: map[frames.EffectAttemptID]*entry{}, bindings: map[frames.BindingID]*held{}, sent: map[frames.EffectAttemptID]bool{}}
 	o.spawn = func(frames.BindingID) (int, owner.Result) { return 5, owner.Result{State: frames.EffectSucceeded} }
 	return o
 }
@@ -274,6 +275,7 @@ func (l *line) Dispatch(_ context.Context, _ frames.AuthorityGuard, a *frames.Ef
 	if err := l.ask("dispatch"); err != nil {
 		return owner.Result{}, err
 	}
+	require.True(l.o.t, l.o.bed.maySend(a.ID), "DISPATCHED is durable before the first byte leaves")
 	r, err := l.o.dispatch(a, l.inc)
 	l.o.step("dispatched")
 	if err == nil {
@@ -285,6 +287,8 @@ func (l *line) Dispatch(_ context.Context, _ frames.AuthorityGuard, a *frames.Ef
 func (o *scripted) dispatch(a *frames.EffectAttempt, inc frames.IncarnationID) (owner.Result, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	require.False(o.t, o.sent[a.ID], "an attempt is sent once, whatever happens")
+	o.sent[a.ID] = true
 	if e := o.journal[a.ID]; e != nil {
 		switch {
 		case e.digest != a.Digest:

@@ -143,7 +143,8 @@ type Event struct {
 	Class frames.ObjectKind
 }
 
-// A Silent is a committed change without an event: an ADMIN row, or a removal.
+// A Silent is a committed change without an event: an ADMIN row, a removal, or a row of which
+// only the annex is new.
 type Silent struct {
 	Ref     frames.ObjectRef
 	Seq     frames.EventSequence // head when it changed

@@ -167,6 +167,18 @@ func TestD22_Attention(t *testing.T) {
 	s.settled()
 }
 
+// Facts of one change build on each other, annexes included.
+func TestFactsOfOneChangeBuildOnEachOther(t *testing.T) {
+	s := withRuns(t)
+	s.running(7)
+	s.admit(attention(t, 7, 1, frames.AttentionBlocked), attention(t, 7, 2, frames.AttentionBell), attention(t, 7, 3, frames.AttentionBell))
+	require.Equal(t, []Verdict{FactDuplicate, FactAdmitted}, s.admit(attention(t, 7, 3, frames.AttentionBell), output(t, 7, 4, 1)))
+	require.Equal(t, map[string]int{"1/Resolved": 1}, s.signalsOf(7))
+	s.admit(output(t, 7, 5, 1), exit(t, 7, 6, 0), output(t, 7, 7, 1))
+	s.evidence(7, 2, exit(t, 7, 6, 0))
+	s.settled()
+}
+
 // What somebody has dealt with is not open: the next ATTENTION raises another, and output
 // resolves nothing that is not open.
 func TestD22_AttentionAfterAck(t *testing.T) {

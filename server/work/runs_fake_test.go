@@ -1,7 +1,6 @@
 package work
 
 import (
-	"encoding/binary"
 	"fmt"
 	"testing"
 
@@ -263,5 +262,3 @@ func (s *state) facts(id byte) (payloads [][]byte) {
 	}
 	return payloads
 }
-
-func count64(n int) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
