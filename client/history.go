@@ -13,6 +13,9 @@ import (
 // taken as read: the event that would end it may be among those that are gone.
 const historyQuiet = 2 * time.Second
 
+// maxTrims bounds how often the oldest event is looked for again because it went meanwhile.
+const maxTrims = 5
+
 // errQuiet ends a wait in which nothing came.
 var errQuiet = errors.New("nothing more comes")
 
@@ -57,14 +60,17 @@ func ReadHistory(ctx context.Context, c *Context, opts Options, visit func(*Even
 	if err != nil || gap == nil {
 		return 0, err
 	}
-	if after, err = h.oldest(ctx, head); err != nil {
-		return 0, err
-	}
 	h.trimmed = true
-	if gap, err = h.read(ctx, after); err == nil && gap != nil {
-		err = fmt.Errorf("history: the log is trimmed faster than it is read: %v", gap)
+	for range maxTrims {
+		if after, err = h.oldest(ctx, head); err != nil {
+			return 0, err
+		}
+		// A log that was trimmed once more since has shown nothing yet.
+		if gap, err = h.read(ctx, after); err != nil || gap == nil {
+			return after, err
+		}
 	}
-	return after, err
+	return after, fmt.Errorf("history: the log is trimmed faster than it is read: %v", gap)
 }
 
 // history is one ReadHistory.
