@@ -34,7 +34,7 @@ type binding struct {
 	wake    chan struct{} // one slot: output came
 	full    chan struct{} // one slot: a range is complete
 	drained chan struct{} // closed when the terminal has ended
-	killed  chan struct{} // one slot: SIGTERM was sent, SIGKILL is due after grace
+	killed  chan struct{} // one slot: SIGTERM is sent, SIGKILL is due after grace
 
 	killAt   *alarm          // owned by run; SIGKILL is due
 	stopping <-chan struct{} // closed when the owner stops: the process is ended then
@@ -59,10 +59,10 @@ func notify(ch chan struct{}) {
 // kill sends SIGTERM to the group, with SIGKILL to follow after grace. errNoProcess says that
 // it was too late.
 func (b *binding) kill() error {
+	notify(b.killed) // before the signal, whose effect may end run's wait for this
 	err := b.child.signal(syscall.SIGTERM)
 	if err == nil {
 		b.child.signal(syscall.SIGCONT) //nolint:errcheck // a stopped process acts on SIGTERM only then
-		notify(b.killed)
 	}
 	return err
 }
@@ -104,6 +104,11 @@ func (b *binding) run() {
 // finishKill waits, after a KILL, for what is left of the group without a terminal.
 func (b *binding) finishKill() {
 	defer b.killAt.stop()
+	select {
+	case <-b.killed:
+		b.killSoon(b.grace)
+	default:
+	}
 	if b.killAt.t == nil || b.child.signal(0) != nil {
 		return
 	}
@@ -112,6 +117,13 @@ func (b *binding) finishKill() {
 	case <-b.stopping:
 	}
 	b.child.signal(syscall.SIGKILL) //nolint:errcheck // nobody is left then
+}
+
+// killSoon sets the time of SIGKILL; a second KILL does not put the first one off.
+func (b *binding) killSoon(grace time.Duration) {
+	if b.killAt.t == nil {
+		b.killAt.set(grace)
+	}
 }
 
 // follow waits for the exit, then for the terminal's end or grace. held says that a descendant
@@ -123,9 +135,7 @@ func (b *binding) follow(exited <-chan frames.Closed) (status frames.Closed, hel
 	for exited != nil || drained != nil {
 		select {
 		case <-b.killed:
-			if b.killAt.t == nil { // a second KILL does not put the first one off
-				b.killAt.set(grace)
-			}
+			b.killSoon(grace)
 		case <-b.killAt.C():
 			b.child.signal(syscall.SIGKILL) //nolint:errcheck // nobody is left then
 		case <-stopping:
