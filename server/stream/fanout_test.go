@@ -560,6 +560,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			if err := c.follow(writes); err != nil {
 				problems <- fmt.Errorf("client %d: %w", i, err)
 			}
+			s.Close() // while others go on
 		})
 	}
 	for range writes {
@@ -574,6 +575,15 @@ func TestEverythingAtOnce(t *testing.T) {
 	for err := range problems {
 		t.Error(err)
 	}
+	for _, r := range []quota.Resource{quota.Leases, quota.PinnedBytes, quota.Subscriptions, quota.UnsentFrames, quota.UnsentBytes} {
+		_, used := b.quotas.Use(quota.Principal(b.viewer.Principal), r)
+		require.Zero(t, used, r)
+	}
+	require.Zero(t, b.m.Open())
+	require.Empty(t, b.m.groups)
+	stats, err := b.store.Stats()
+	require.NoError(t, err)
+	require.Zero(t, stats.OpenReplays)
 }
 
 // A racer follows one subscription.
