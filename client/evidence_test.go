@@ -241,3 +241,36 @@ func TestFindOwner(t *testing.T) {
 		}
 	}
 }
+
+// TestHistoryLooksAgainWhenTheLogIsTrimmedMeanwhile trims once more between the search for the
+// oldest event and the reading from there.
+func TestHistoryLooksAgainWhenTheLogIsTrimmedMeanwhile(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	for range 40 {
+		m.write()
+	}
+	m.kept = 10
+	// The second SUBSCRIBE of the first connection is the reading.
+	reads := 0
+	m.setFault(func(_ int, c *modelConn) bool {
+		if _, sub := c.sending.(*frames.Subscribed); sub && len(c.subs) == 2 {
+			reads++
+			m.mu.Lock()
+			m.kept = 20
+			m.mu.Unlock()
+		}
+		return false
+	})
+	opts := w.options(m.serve)
+	opts.Offered = frames.CapSignals
+	seen := 0
+	after, err := ReadHistory(t.Context(), w.pins, opts, func(e *Event) (bool, error) {
+		seen++
+		return e.Sequence == m.log[39].Sequence, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, 1, reads)
+	require.Equal(t, 20, seen)
+	require.GreaterOrEqual(t, after, frames.EventCut(m.log[19].Sequence))
+}

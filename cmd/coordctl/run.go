@@ -132,7 +132,6 @@ type started struct {
 	binding   frames.BindingID
 	op        frames.OperationID
 	owner     client.Owner
-	cancelOp  frames.OperationID // of this client's CANCEL_RUN; zero before
 }
 
 // run starts a run and, unless detached, stays with it to its end.
