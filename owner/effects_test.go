@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"coordinator/frames"
+	"coordinator/internal/clock"
 
 	"github.com/stretchr/testify/require"
 )
@@ -195,14 +196,21 @@ func TestKillNamesTheFullBinding(t *testing.T) {
 // the last was, an acknowledged one is gone, and CLOSED stays.
 func TestC15_FactsWaitForTheirAcknowledgement(t *testing.T) {
 	fake := newFakeLauncher()
-	s := newStation(t, func(o *Options) { o.launch = fake })
+	clk := clock.NewManual(clock.System().Now()) // stands, so that only whole ranges are recorded
+	s := newStation(t, func(o *Options) { o.launch, o.Clock = fake, clk })
 	c := s.coordinator(1)
 	a := c.newSpawn(&Document{Argv: []string{"x"}})
 	require.Equal(t, frames.EffectSucceeded, c.dispatch(a).State)
 	id := frames.BindingID(a.Target.PendingBindingID)
 	ch := fake.child(1)
-	_, err := ch.w.Write(make([]byte, 4*rangeBytes)) // OPENED and four ranges
-	require.NoError(t, err)
+	for i := range 4 { // OPENED and four ranges
+		_, err := ch.w.Write(make([]byte, rangeBytes))
+		require.NoError(t, err)
+		c.eventually("the range", func() bool {
+			row, err := s.o.holds(coordA, id)
+			return err == nil && row.Last == uint64(i+2)
+		})
+	}
 	ch.end(frames.Closed{Known: true, Status: 0})
 	c.eventually("the end", func() bool { return s.o.Processes() == 0 })
 
