@@ -106,7 +106,26 @@ func (d *demo) story(dir string) error {
 	if _, err := d.do("get", "objective"); err != nil {
 		return err
 	}
+	if err := d.killAndCompare(dir); err != nil {
+		return err
+	}
 
+	d.say("7. The follower said that it saw nothing for a while, healed, and goes on.")
+	if err := d.watch.shows("healed"); err != nil {
+		return err
+	}
+	world, err := d.create("Tell the world")
+	if err != nil {
+		return err
+	}
+	if err := d.watch.shows("Tell the world"); err != nil {
+		return err
+	}
+	return d.build(dir, world)
+}
+
+// killAndCompare kills the coordinator and holds what comes back against what was there.
+func (d *demo) killAndCompare(dir string) error {
 	d.say("4. A verified snapshot: order, totals and SHA-256 digest are checked by the client.")
 	before, after := filepath.Join(dir, "before.snapshot"), filepath.Join(dir, "after.snapshot")
 	if _, err := d.do("snapshot", "save", before); err != nil {
@@ -137,19 +156,7 @@ func (d *demo) story(dir string) error {
 	if renewed.Epoch <= old.Epoch || renewed.Incarnation == old.Incarnation {
 		return fmt.Errorf("the coordinator came back as epoch %d, incarnation %s, and not as a later one", renewed.Epoch, renewed.Incarnation)
 	}
-
-	d.say("7. The follower said that it saw nothing for a while, healed, and goes on.")
-	if err := d.watch.shows("healed"); err != nil {
-		return err
-	}
-	world, err := d.create("Tell the world")
-	if err != nil {
-		return err
-	}
-	if err := d.watch.shows("Tell the world"); err != nil {
-		return err
-	}
-	return d.build(dir, world)
+	return nil
 }
 
 // build runs a compiler under the owner daemon and kills the coordinator meanwhile.
