@@ -72,7 +72,7 @@ type model struct {
 
 	fenced  []frames.ActivationSequence // guarded by mu; they send no event any more
 	dropped bool                        // guarded by mu; the connection is to be cut
-	renewal bool                        // guarded by mu; the certificate is to be renewed
+	renewal *frames.Certificate         // guarded by mu; the next one, until it is sent
 }
 
 func newModel(w *world) *model {
@@ -136,7 +136,8 @@ func (m *model) drop() {
 func (m *model) renew() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.renewal = true
+	next := m.w.certificate() // of this instant: a later renewal expires later
+	m.renewal = &next
 	close(m.grown)
 	m.grown = make(chan struct{})
 }
@@ -211,13 +212,13 @@ func (m *model) serve(p *peer) {
 		ok := true
 		m.mu.Lock()
 		grown, dropped, renewal := m.grown, m.dropped, m.renewal
-		m.dropped, m.renewal = false, false
+		m.dropped, m.renewal = false, nil
 		m.mu.Unlock()
 		if dropped {
 			return
 		}
-		if renewal {
-			c.send(&frames.AuthorityRenewed{Certificate: m.w.certificate()})
+		if renewal != nil {
+			c.send(&frames.AuthorityRenewed{Certificate: *renewal})
 		}
 		if c.pending() {
 			select {
