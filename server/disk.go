@@ -13,5 +13,5 @@ func freeBytes(dir string) uint64 {
 	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 {
 		return math.MaxUint64
 	}
-	return st.Bavail * uint64(st.Bsize)
+	return uint64(st.Bavail) * uint64(st.Bsize)
 }

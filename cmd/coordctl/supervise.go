@@ -210,12 +210,6 @@ func startProcess(path string, args []string, stdout, stderr io.Writer) (*proces
 	return p, nil
 }
 
-// daemonAttr gives a daemon its own process group and ends it when this program dies,
-// however that happens.
-func daemonAttr() *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-}
-
 // signal sends sig; a process that is gone already is what was wanted.
 func (p *process) signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 

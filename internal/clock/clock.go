@@ -12,8 +12,6 @@ import (
 	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // A Reading is one pair of both clocks. Wall carries no monotonic part, so
@@ -70,14 +68,6 @@ func (system) Now() Reading {
 }
 
 func (system) NewTimer(d time.Duration) Timer { return realTimer{time.NewTimer(d)} }
-
-func bootTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic(fmt.Sprintf("clock: CLOCK_BOOTTIME: %v", err)) // every supported kernel has it
-	}
-	return time.Duration(ts.Nano())
-}
 
 // Runtime returns a clock made of package time alone. Boot counts from this
 // call, so inside a synctest bubble both halves move with the bubble.

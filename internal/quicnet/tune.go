@@ -33,8 +33,8 @@ func tune(udp *net.UDPConn) (problems []string) {
 		name, setting string
 		opt, force    int
 	}{
-		{"receive", "net.core.rmem_max", unix.SO_RCVBUF, unix.SO_RCVBUFFORCE},
-		{"send", "net.core.wmem_max", unix.SO_SNDBUF, unix.SO_SNDBUFFORCE},
+		{"receive", "net.core.rmem_max", unix.SO_RCVBUF, forceReceive},
+		{"send", "net.core.wmem_max", unix.SO_SNDBUF, forceSend},
 	} {
 		size := 0
 		cerr := raw.Control(func(fd uintptr) {

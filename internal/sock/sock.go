@@ -66,6 +66,9 @@ type Listener struct {
 // the same at once. A path over 107 bytes is a *PathTooLongError, anything
 // else in the way an *OccupiedError.
 func Listen(path string) (*Listener, error) {
+	if err := supported(); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
@@ -122,16 +125,6 @@ func removeStale(path string) error {
 		return err
 	}
 	return nil
-}
-
-// probe connects once without waiting.
-func probe(path string) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	return unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
 // Accept waits for the next connection.
