@@ -130,7 +130,7 @@ func (c *conn) push(bufs net.Buffers) error {
 				return true
 			}
 			failed = nil
-			n, err := unix.Writev(int(fd), bufs[:min(len(bufs), maxVectors)])
+			n, err := writev(int(fd), bufs[:min(len(bufs), maxVectors)])
 			switch {
 			case errors.Is(err, unix.EAGAIN):
 				if !waited {
