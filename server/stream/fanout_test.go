@@ -656,6 +656,9 @@ func (c *racer) read(id frames.SubscriptionID) (gap *frames.Gap, err error) {
 // heal replays until a replay is not overtaken.
 func (c *racer) heal(id frames.SubscriptionID, gap *frames.Gap) error {
 	r, err := c.s.OpenReplay(&frames.OpenReplay{RequestID: 1, SubscriptionID: id, After: gap.LastEvent})
+	if frames.CodeOf(err) == frames.CodeCursorInvalid {
+		return nil // overtaken while it was opened: another GAP comes
+	}
 	if err != nil {
 		return err
 	}
