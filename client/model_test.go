@@ -207,6 +207,9 @@ func (m *model) serve(p *peer) {
 		}
 	})
 	defer func() { close(done); p.nc.Close(); wg.Wait() }()
+	m.mu.Lock()
+	m.renewal = nil // the hello has just given the newest certificate
+	m.mu.Unlock()
 	for {
 		var f frames.Frame
 		ok := true
