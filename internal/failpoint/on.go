@@ -67,7 +67,10 @@ func parseAction(s string) (func(), error) {
 		if err != nil {
 			return nil, err
 		}
-		return func() { time.Sleep(d) }, nil
+		return func() {
+			fmt.Fprintln(os.Stderr, "failpoint sleeps", d) // so that a test knows that it is here
+			time.Sleep(d)
+		}, nil
 	}
 	switch s {
 	case "kill":
