@@ -247,11 +247,11 @@ func (s *session) release(ctx context.Context, over []frames.BindingID) error {
 // decide proposes what waits, one change at a time for each binding so that its facts keep
 // their order, and ends the bindings of former incarnations that have nothing left.
 func (s *session) decide(ctx context.Context) error {
-	type todo struct {
+	type portion struct {
 		id    frames.BindingID
 		facts []*frames.TerminalSourceFact
 	}
-	var some []todo
+	var some []portion
 	var lost []frames.BindingID
 	s.mu.Lock()
 	for id := range s.inbox.dirty {
@@ -264,7 +264,7 @@ func (s *session) decide(ctx context.Context) error {
 		case len(st.queue) > 0:
 			s.inbox.deciding++
 			n := min(len(st.queue), factBatch)
-			some = append(some, todo{id, slices.Clone(st.queue[:n])})
+			some = append(some, portion{id, slices.Clone(st.queue[:n])})
 			st.queue = slices.Delete(st.queue, 0, n)
 			st.busy = true
 		case st.ended:

@@ -28,7 +28,7 @@ type peer struct {
 	inc      frames.IncarnationID                    // guarded by mu; while up
 	groups   []frames.GroupID                        // guarded by mu; while up
 	effects  map[frames.EffectAttemptID]*work.Effect // guarded by mu: open ones
-	todo     map[frames.EffectAttemptID]struct{}     // guarded by mu: not yet looked at in this session
+	unseen   map[frames.EffectAttemptID]struct{}     // guarded by mu: not yet looked at in this session
 	bindings map[frames.BindingID]frames.IncarnationID
 	fresh    map[frames.BindingID]struct{} // guarded by mu: bindings that the session does not know yet
 	over     map[frames.BindingID]struct{} // guarded by mu: to be given up while the link is up
@@ -38,7 +38,7 @@ func newPeer(b *Outbox, own Owner) *peer {
 	return &peer{
 		b: b, own: own, log: b.o.Logger.With("owner", own.Name),
 		effectWake: make(chan struct{}, 1), factWake: make(chan struct{}, 1),
-		effects: make(map[frames.EffectAttemptID]*work.Effect), todo: make(map[frames.EffectAttemptID]struct{}),
+		effects: make(map[frames.EffectAttemptID]*work.Effect), unseen: make(map[frames.EffectAttemptID]struct{}),
 		bindings: make(map[frames.BindingID]frames.IncarnationID),
 		fresh:    make(map[frames.BindingID]struct{}), over: make(map[frames.BindingID]struct{}),
 	}
@@ -64,11 +64,11 @@ func (p *peer) putEffect(e *work.Effect) {
 	id := e.Attempt.ID
 	if !e.Open() {
 		delete(p.effects, id)
-		delete(p.todo, id)
+		delete(p.unseen, id)
 		return
 	}
 	p.effects[id] = e
-	p.todo[id] = struct{}{}
+	p.unseen[id] = struct{}{}
 	signal(p.effectWake)
 }
 
@@ -76,7 +76,7 @@ func (p *peer) dropEffect(id frames.EffectAttemptID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.effects, id)
-	delete(p.todo, id)
+	delete(p.unseen, id)
 }
 
 func (p *peer) putBinding(ref *frames.TerminalBindingRef, active bool) {
@@ -115,7 +115,7 @@ func (p *peer) connect(l Link) {
 	p.up, p.inc, p.groups = true, l.Incarnation(), l.Groups()
 	clear(p.over)
 	for id := range p.effects {
-		p.todo[id] = struct{}{}
+		p.unseen[id] = struct{}{}
 	}
 	for id := range p.bindings {
 		p.fresh[id] = struct{}{}
@@ -135,8 +135,8 @@ func (p *peer) disconnect() {
 func (p *peer) nextEffect() (e *work.Effect, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for id := range p.todo {
-		delete(p.todo, id)
+	for id := range p.unseen {
+		delete(p.unseen, id)
 		if e := p.effects[id]; e != nil {
 			return e, true
 		}
