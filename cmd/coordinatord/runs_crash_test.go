@@ -81,7 +81,6 @@ func TestC09_TheCoordinatorDiesInARun(t *testing.T) {
 		{"record-synced=kill@6", frames.OperationSucceeded},
 		{"effect-applied=kill", frames.OperationSucceeded},
 		{"facts-committed=kill", frames.OperationSucceeded},
-		{"facts-committed=kill@2", frames.OperationSucceeded},
 		{"facts-acknowledged=kill", frames.OperationSucceeded},
 	} {
 		t.Run(tt.point, func(t *testing.T) {
@@ -104,6 +103,31 @@ func TestC09_TheCoordinatorDiesInARun(t *testing.T) {
 			require.Equal(t, tt.want, r.judge(c, s, lines))
 		})
 	}
+}
+
+// A coordinator that dies behind its second batch of facts has already shown the first.
+func TestC09_TheCoordinatorDiesBehindLaterFacts(t *testing.T) {
+	t.Parallel()
+	r := withOwner(t)
+	p := r.serve("COORDINATOR_FAILPOINT=facts-committed=kill@2")
+	p.ready()
+	c := r.dial()
+	started, gate := filepath.Join(r.root, "started"), filepath.Join(r.root, "go")
+	s := r.start(c, "/bin/sh", "-c", fmt.Sprintf("echo x >> %q; until test -e %q; do sleep 0.02; done", started, gate))
+	r.send(c, s.cmd)
+	r.replayed(c, func(e *client.Event) bool { return e.Kind == frames.EventSourceFactAdmitted })
+	require.NoError(t, os.WriteFile(gate, nil, 0o600)) // what it does from here is a second batch
+	require.Equal(t, -1, p.ends(), "the point was met")
+	c.Close()
+	r.serve().ready()
+	c = r.dial()
+	defer c.Close()
+	lines := func() int {
+		raw, err := os.ReadFile(started)
+		require.NoError(t, err)
+		return strings.Count(string(raw), "\n")
+	}
+	require.Equal(t, frames.OperationSucceeded, r.judge(c, s, lines))
 }
 
 // Wherever the owner dies in a run, likewise.

@@ -688,7 +688,7 @@ func (c *racer) heal(id frames.SubscriptionID, gap *frames.Gap) error {
 	if frames.CodeOf(err) == frames.CodeCursorInvalid {
 		return nil
 	}
-	if err == nil {
+	if err == nil && r.Sent != nil { // nil when it gapped again meanwhile
 		r.Sent()
 	}
 	return err
