@@ -16,6 +16,15 @@ func (a *endBinding) refs() []frames.ObjectRef {
 	return []frames.ObjectRef{bindingRef(a.p.BindingID)}
 }
 
+// changes are the binding with its session and its run.
+func (a *endBinding) changes(t *txn) ([]frames.ObjectRef, error) {
+	b, found, err := t.binding(a.p.BindingID)
+	if err != nil || !found {
+		return a.refs(), err
+	}
+	return []frames.ObjectRef{b.ref, sessionRef(b.Binding.Binding.WorkSessionID), runRef(b.meta.Run)}, nil
+}
+
 // apply kills the process of a connected owner, and ends the binding at once when nobody can
 // be asked to [D-17].
 func (a *endBinding) apply(t *txn) (Outcome, error) {

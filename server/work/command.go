@@ -149,16 +149,37 @@ func duplicate(c *Command, stored Stored) (Outcome, error) {
 	return Outcome{Result: result, Duplicate: true}, nil
 }
 
+// A changer is an action that does not change just what it names: its payload names what it
+// only decides on, or what it changes hangs on what it names.
+type changer interface {
+	changes(t *txn) ([]frames.ObjectRef, error)
+}
+
+// changed names what the command can change, for its preconditions.
+func (c *Command) changed(v View) ([]frames.ObjectRef, error) {
+	if a, ok := c.action.(changer); ok {
+		return a.changes(newTxn(v, Env{}))
+	}
+	return c.action.refs(), nil
+}
+
 // checkPreconditions compares the revisions that the command expects. What the principal
 // can neither see nor change by this command counts as absent, revision 0 [D-55].
 func (c *Command) checkPreconditions(v View) error {
+	if len(c.preconditions) == 0 {
+		return nil
+	}
+	changed, err := c.changed(v)
+	if err != nil {
+		return err
+	}
 	for _, p := range c.preconditions {
 		stored, found, err := v.Record(p.Object)
 		if err != nil {
 			return err
 		}
 		var have uint64
-		if found && (VisibleToLookup(p.Object.Kind, stored.Principal, c.From) || slices.Contains(c.action.refs(), p.Object)) {
+		if found && (VisibleToLookup(p.Object.Kind, stored.Principal, c.From) || slices.Contains(changed, p.Object)) {
 			have = uint64(stored.Record.Revision)
 		}
 		if have != p.Revision {

@@ -60,8 +60,8 @@ func (t *txn) fact(from frames.Fingerprint, f *frames.TerminalSourceFact) (Verdi
 	switch {
 	case seq <= b.meta.Last:
 		return t.again(b, f)
-	case b.meta.Last == math.MaxUint64:
-		return FactRefused, ErrWrapped
+	case seq == math.MaxUint64: // nothing could follow it, not even the gap that ends a binding
+		return FactRefused, nil
 	}
 	verdict := FactAdmitted
 	if next := b.meta.Last + 1; seq != next {

@@ -14,6 +14,15 @@ func parseCancelRun(payload []byte, _ Viewer) (action, error) {
 
 func (a *cancelRun) refs() []frames.ObjectRef { return []frames.ObjectRef{runRef(a.p.RunID)} }
 
+// changes are the run with its session and its binding.
+func (a *cancelRun) changes(t *txn) ([]frames.ObjectRef, error) {
+	r, found, err := t.run(a.p.RunID)
+	if err != nil || !found {
+		return a.refs(), err
+	}
+	return []frames.ObjectRef{r.ref, sessionRef(r.meta.Session), bindingRef(r.meta.Binding)}, nil
+}
+
 // apply ends a run as far as its state allows [D-17]: an unresolved SPAWN is waited for
 // ([D-24] [D-30]), an active binding is killed [D-29], and a run that has neither ends at
 // once.

@@ -28,6 +28,11 @@ func (a *startRun) refs() []frames.ObjectRef {
 	}
 }
 
+// changes leaves the objective out, which the command decides on and does not change.
+func (a *startRun) changes(*txn) ([]frames.ObjectRef, error) {
+	return []frames.ObjectRef{runRef(a.p.RunID), sessionRef(a.p.WorkSessionID), bindingRef(a.binding())}, nil
+}
+
 // apply admits a run: RUN Planned, WORK_SESSION Active, the SPAWN READY in the outbox and
 // the operation PENDING (protocol.md §7.2 [D-17] [D-35]).
 func (a *startRun) apply(t *txn) (Outcome, error) {
