@@ -116,6 +116,7 @@ type Server struct {
 	registry  *handshake.Registry
 	pin       frames.Fingerprint // of the authority key
 	following context.Context    // owned by the registry's goroutine: ends with it
+	committed func(store.Batch)  // told of each commit first; nil for none
 
 	// broken gets the first error that no connection can be served after.
 	broken chan error

@@ -276,9 +276,7 @@ func (s *Server) wait(ctx context.Context, writing, accepting *task) error {
 // end stops what runs, in the order of protocol.md §4 [D-48]: last commit and
 // its replies, fence, drain, connections, and only then the lease.
 func (s *Server) end(o Options, cause error, keeper *authority.Keeper, keeping, writing, expiring *task) error {
-	s.mu.Lock()
-	s.stopping = true
-	s.mu.Unlock()
+	s.refuse()
 	if err := writing.stop(); err != nil {
 		cause = err // nearer to the fault than what others made of it
 	}

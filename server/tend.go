@@ -15,6 +15,9 @@ const tendEvery = 5 * time.Second
 
 // published is told of every commit, on the writer's goroutine.
 func (s *Server) published(b store.Batch) {
+	if s.committed != nil {
+		s.committed(b)
+	}
 	s.streams.Publish(b)
 	s.outbox.Publish(b)
 	for _, c := range b.Silent {

@@ -291,10 +291,10 @@ func (w *Writer) Step() (worked bool, err error) {
 		}
 		worked = true
 	}
-	w.refetchInline()
+	stepped := w.refetchInline()
 	served, err := w.serveCalls()
-	if err != nil {
-		return worked, err
+	if err != nil || stepped && (worked || served) {
+		return worked || served, err // a simulation lets those that were answered go on alone
 	}
 	committed, err := w.commitBatch()
 	return worked || served || committed, err
@@ -326,14 +326,16 @@ func (w *Writer) refetchLoop(ctx context.Context) {
 	}
 }
 
-// refetchInline does the same in a simulation, which has no such goroutine.
-func (w *Writer) refetchInline() {
+// refetchInline does the same in a simulation, which has no such goroutine. It reports
+// whether this is one.
+func (w *Writer) refetchInline() bool {
 	w.mu.Lock()
 	fetching := w.fetching
 	w.mu.Unlock()
 	if !fetching {
 		w.refetch()
 	}
+	return !fetching
 }
 
 func (w *Writer) refetch() {
