@@ -250,8 +250,9 @@ func (h *history) decodeChange(bucket, key, v []byte) (*change, error) {
 	return c, nil
 }
 
-// lookup reads the history rows of keys; a missing one is nil.
-func (h *history) lookup(keys []Key) (map[Key]*row, error) {
+// lookup reads the history rows of keys, without their payloads if headless; a missing one
+// is nil.
+func (h *history) lookup(keys []Key, headless bool) (map[Key]*row, error) {
 	rows := make(map[Key]*row, len(keys))
 	err := h.view(func(tx *bolt.Tx) error {
 		b, err := h.bucket(tx, bucketHistory)
@@ -267,6 +268,9 @@ func (h *history) lookup(keys []Key) (map[Key]*row, error) {
 			c, err := h.decodeChange(bucketHistory, k[:], v)
 			if err != nil {
 				return err
+			}
+			if headless {
+				c.row.behead()
 			}
 			c.row.own()
 			rows[k] = c.row

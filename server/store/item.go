@@ -290,10 +290,17 @@ func (c *cursor) item(commit uint64) (it item) {
 // isEvent reports whether subscribers can get the item.
 func (it *item) isEvent() bool { return it.op == itemEvent || it.op == itemFact }
 
-// class is the kind of an event's object.
+// ClassRemoved is added to the kind of the object in the class of an OBJECT_REMOVED, which
+// not everybody gets who sees the object (protocol.md §12).
+const ClassRemoved frames.ObjectKind = 0x4000
+
+// class is what visibility goes by: the kind of an event's object, and whether it is removed.
 func (it *item) class() frames.ObjectKind {
-	if it.op == itemEvent {
+	switch {
+	case it.op == itemEvent:
 		return it.row.key.Kind()
+	case it.kind == frames.EventObjectRemoved:
+		return it.ref.Kind | ClassRemoved
 	}
 	return it.ref.Kind
 }
@@ -350,6 +357,6 @@ func (it *item) event() (Event, bool, error) {
 	default:
 		return Event{}, false, nil
 	}
-	ev.Class = ev.Object.Kind
+	ev.Class = it.class()
 	return ev, true, nil
 }

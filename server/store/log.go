@@ -22,7 +22,9 @@ type log struct {
 	owner    frames.CoordinatorID
 	rand     io.Reader
 	segBytes int64
-	manual   bool // prepare segments in line, without a goroutine
+	free     func() uint64 // bytes left on the file system
+	reserve  uint64        // of them, not for segments made ahead
+	manual   bool          // prepare segments in line, without a goroutine
 	warn     func(what string, err error)
 
 	cache indexCache
@@ -231,7 +233,7 @@ func openLog(l *log, segs []*segment, tail logTail) error {
 		f.Close()
 		return ioError("remove", sparePath(l.dir), err)
 	}
-	l.prepare(l.segBytes, nil, nil)
+	l.prepare(nil, nil)
 	return nil
 }
 
@@ -249,12 +251,12 @@ func createLog(l *log) error {
 // prepare writes the index of sealed, the segment that has just taken its last record,
 // closes its file f, and begins to fill the next segment; f may be nil. In manual mode
 // the index is written in line and the filling waits for roll.
-func (l *log) prepare(size int64, sealed *segment, f File) {
+func (l *log) prepare(sealed *segment, f File) {
 	if l.manual {
 		l.finish(sealed, f)
 		return
 	}
-	sp := &spare{size: size, quit: make(chan struct{}), done: make(chan struct{})}
+	sp := &spare{size: l.sizeFor(0), quit: make(chan struct{}), done: make(chan struct{})}
 	l.spare = sp
 	go func() {
 		defer close(sp.done)
@@ -290,6 +292,22 @@ func (l *log) reseal() {
 	}
 }
 
+// sizeFor is the size of a new segment that has room for need bytes: a small one when a
+// whole one would take from the reserve.
+func (l *log) sizeFor(need int64) int64 {
+	size := max(l.segBytes, roundSector(need))
+	if l.room(size) {
+		return size
+	}
+	return max(min(l.segBytes, scarceSegmentBytes), roundSector(need))
+}
+
+// room reports whether n bytes more leave the reserve alone.
+func (l *log) room(n int64) bool {
+	free := l.free()
+	return free >= l.reserve && free-l.reserve >= uint64(n)
+}
+
 func (l *log) fillSpare(sp *spare) {
 	path := sparePath(l.dir)
 	f, err := l.fs.Create(path)
@@ -297,17 +315,33 @@ func (l *log) fillSpare(sp *spare) {
 		sp.err = ioError("create", path, err)
 		return
 	}
-	if err := fill(f, path, sp.size, sp.quit); err != nil {
-		f.Close()
-		sp.err = err
+	err = fill(f, path, sp.size, func() error {
+		select {
+		case <-sp.quit:
+			return errQuit
+		default:
+		}
+		if sp.size > scarceSegmentBytes && sp.quit != nil && !l.room(0) {
+			return errScarce // somebody else has filled the disk meanwhile
+		}
+		return nil
+	})
+	if err == nil {
+		sp.f = f
 		return
 	}
-	sp.f = f
+	sp.err = err
+	f.Close()
+	if !errors.Is(err, errQuit) {
+		// Zeros that nobody will use must not take what is left of the disk.
+		if err := l.fs.Remove(path); err != nil {
+			l.warn("store: an unfinished log segment was not removed; the next one replaces it", ioError("remove", path, err))
+		}
+	}
 }
 
 // takeSpare returns an open zero-filled file of at least need bytes and its size.
 func (l *log) takeSpare(need int64) (File, int64, error) {
-	size := max(l.segBytes, roundSector(need))
 	sp := l.spare
 	l.spare = nil
 	if sp != nil {
@@ -323,9 +357,9 @@ func (l *log) takeSpare(need int64) (File, int64, error) {
 	if err := l.fs.Remove(sparePath(l.dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, ioError("remove", sparePath(l.dir), err)
 	}
-	sp = &spare{size: size}
+	sp = &spare{size: l.sizeFor(need)}
 	l.fillSpare(sp)
-	return sp.f, size, sp.err
+	return sp.f, sp.size, sp.err
 }
 
 // roll makes the segment that follows p the open one, with room for n bytes of records and
@@ -346,7 +380,7 @@ func (l *log) roll(n int64, p *segment) error {
 	l.mu.Lock()
 	l.segs = append(l.segs, s)
 	l.mu.Unlock()
-	l.prepare(l.segBytes, sealed, old)
+	l.prepare(sealed, old)
 	return nil
 }
 
@@ -401,29 +435,43 @@ func (l *log) append(buf []byte, h recordHead, items []item) (recordHead, error)
 }
 
 // keepFrom returns the first commit of the oldest segment that must stay: a segment goes
-// when the checkpoint has applied all of it and the segments behind it hold eventBytes of
-// records. The open segment always stays.
+// when the checkpoint has applied all of it and eventBytes lie behind it. The open segment
+// always stays and counts with what has been written to it; a sealed one counts as the file
+// that it is. Whatever the records are, the segments that stay take less than eventBytes
+// and two segments.
 func (l *log) keepFrom(applied, eventBytes uint64) uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	keep := len(l.segs) - 1
-	for held := uint64(0); keep > 0; keep-- {
-		held += uint64(l.segs[keep].end - segmentHeader)
-		if held >= eventBytes && l.segs[keep].first <= applied+1 {
-			break
-		}
+	held := uint64(l.segs[keep].end)
+	for keep > 0 && (held < eventBytes || l.segs[keep].first > applied+1) {
+		keep--
+		held += uint64(l.segs[keep].size)
 	}
 	return l.segs[keep].first
+}
+
+// dropsBefore is how many segments a drop would unlink. l.mu is held.
+func (l *log) dropsBefore(first uint64) int {
+	n := 0
+	for n < len(l.segs)-1 && l.segs[n+1].first <= first && l.segs[n].holds == 0 {
+		n++
+	}
+	return n
+}
+
+// drops reports whether a drop would unlink anything.
+func (l *log) drops(first uint64) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.dropsBefore(first) > 0
 }
 
 // drop unlinks the segments before the one that begins with commit first, oldest first, up
 // to the first that a replay holds. A later drop finds what it left.
 func (l *log) drop(first uint64) error {
 	l.mu.Lock()
-	n := 0
-	for n < len(l.segs)-1 && l.segs[n+1].first <= first && l.segs[n].holds == 0 {
-		n++
-	}
+	n := l.dropsBefore(first)
 	gone := slices.Clone(l.segs[:n])
 	l.segs = slices.Clone(l.segs[n:])
 	l.mu.Unlock()

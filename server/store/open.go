@@ -123,6 +123,7 @@ func Open(dir string, o Options) (*Store, error) {
 func newLog(dir string, o Options) *log {
 	return &log{
 		fs: o.FS, dir: logPath(dir), rand: o.Rand, segBytes: o.SegmentBytes, manual: o.Manual,
+		free: o.FreeBytes, reserve: o.ReserveBytes,
 		warn: func(what string, err error) { o.Logger.Warn(what, "error", err) },
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"io"
 	"log/slog"
+	"math"
 	"time"
 
 	"coordinator/frames"
@@ -28,6 +29,12 @@ type Options struct {
 	// EventBytes is how many bytes of log to keep behind the checkpoint for replays, rounded
 	// up to whole segments; SetEventBytes replaces it. Zero keeps everything.
 	EventBytes uint64
+	// FreeBytes is what may still be written on the file system of the log. Nil means that
+	// there is always room.
+	FreeBytes func() uint64
+	// ReserveBytes of that are not for segments made ahead: while less is left, new segments
+	// are small, so that the last bytes go to records (protocol.md §8 [D-41]).
+	ReserveBytes uint64
 	// Clock times checkpoints. Nil is the machine's.
 	Clock clock.Clock
 	// Rand salts log segments. Nil is the operating system's.
@@ -64,6 +71,8 @@ const (
 	checkpointTxBytes = 4 << 20
 	// behindFactor times a checkpoint's trigger is where the writer waits for it.
 	behindFactor = 4
+	// scarceSegmentBytes is the size of a segment made while the reserve is reached.
+	scarceSegmentBytes = 1 << 20
 )
 
 func (o Options) withDefaults() Options {
@@ -100,6 +109,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
+	}
+	if o.FreeBytes == nil {
+		o.FreeBytes = func() uint64 { return math.MaxUint64 }
 	}
 	return o
 }

@@ -273,15 +273,13 @@ func (s *segment) cutTail(f File, r *blockReader) error {
 	return ioError("sync", s.path, f.Sync())
 }
 
-// fill writes size zeros to a new file and flushes them. Quit, when closed, ends it early
-// with errQuit.
-func fill(f File, path string, size int64, quit <-chan struct{}) error {
+// fill writes size zeros to a new file and flushes them. It ends early with the error of
+// check, which it calls before every chunk.
+func fill(f File, path string, size int64, check func() error) error {
 	zeros := make([]byte, min(zeroChunk, size))
 	for off, dirty := int64(0), int64(0); off < size; {
-		select {
-		case <-quit:
-			return errQuit
-		default:
+		if err := check(); err != nil {
+			return err
 		}
 		n := min(int64(len(zeros)), size-off)
 		if _, err := f.WriteAt(zeros[:n], off); err != nil {
@@ -298,7 +296,10 @@ func fill(f File, path string, size int64, quit <-chan struct{}) error {
 	return nil
 }
 
-var errQuit = errors.New("store: stopping")
+var (
+	errQuit   = errors.New("store: stopping")
+	errScarce = errors.New("store: the disk reserve is reached")
+)
 
 func sparePath(dir string) string { return filepath.Join(dir, spareName) }
 

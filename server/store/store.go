@@ -98,25 +98,15 @@ func (s *Store) keepFrom(commit uint64) uint64 {
 
 // Loaded is what Prefetch read, for Tx.Use.
 type Loaded struct {
-	pos  uint64
-	rows map[Key]*row
+	pos   uint64
+	rows  map[Key]*row
+	heads map[Key]*row // without their payloads
 }
 
 // Prefetch reads the history rows of refs from state.db, so that the writer finds them in
 // memory. It may fail with a CorruptError, which ends the store.
 func (s *Store) Prefetch(refs []frames.ObjectRef) (*Loaded, error) {
-	// The position comes first: a checkpoint that finishes during the read may or may not be
-	// in it.
-	pos := s.completed.Load()
-	keys := make([]Key, len(refs))
-	for i, ref := range refs {
-		keys[i] = KeyOf(ref)
-	}
-	rows, err := s.hist.lookup(keys)
-	if err != nil {
-		return nil, s.readFault(err)
-	}
-	return &Loaded{pos: pos, rows: rows}, nil
+	return s.PrefetchHeads(refs, nil)
 }
 
 // Begin starts a transaction and ends the one before. Writer only.
@@ -321,8 +311,8 @@ func (s *Store) release() error {
 
 // Stats are sizes that an operator wants to see.
 type Stats struct {
-	LogBytes    int64 // of all segments, their unused ends included
-	LogSegments int
+	LogBytes    int64 // of the log's files, unused ends and the segment made ahead included
+	LogSegments int   // with records, or open for them
 	StateBytes  int64 // of the pages of state.db
 	FreeBytes   int64 // of those, unused
 	OpenCuts    int
@@ -335,14 +325,19 @@ func (s *Store) Stats() (Stats, error) {
 	s.log.mu.RLock()
 	st.LogSegments = len(s.log.segs)
 	for _, seg := range s.log.segs {
-		st.LogBytes += seg.size
 		st.OpenReplays += seg.holds
 	}
 	s.log.mu.RUnlock()
 	s.cuts.mu.Lock()
 	st.OpenCuts = len(s.cuts.open)
 	s.cuts.mu.Unlock()
-	var err error
+	files, err := s.log.fs.List(s.log.dir)
+	if err != nil {
+		return st, ioError("list", s.log.dir, err)
+	}
+	for _, f := range files {
+		st.LogBytes += f.Size
+	}
 	st.StateBytes, st.FreeBytes, err = s.hist.sizes()
 	return st, err
 }

@@ -234,11 +234,11 @@ func TestRetentionUnlinksWholeSegments(t *testing.T) {
 	b.checkpoint()
 	require.Len(t, b.segments(), segments, "without a retention everything stays")
 
-	b.s.SetEventBytes(13_000)
+	b.s.SetEventBytes(20_000)
 	b.put(frames.KindObjective, 50, 1, "x", false)
 	require.Len(t, b.segments(), segments, "segments go only with a checkpoint")
 	b.checkpoint()
-	require.Len(t, b.segments(), 3, "the open segment and whole segments of 13,000 bytes together")
+	require.Len(t, b.segments(), 3, "whole segments that have 20,000 bytes together")
 
 	first := b.s.FirstRetained()
 	require.Greater(t, first, frames.EventSequence(1))

@@ -60,9 +60,12 @@ type row struct {
 	Row
 	key    Key
 	commit uint64
+	bulk   int // bytes of a payload that was left out
 }
 
-func (r *row) weight() uint64 { return rowOverhead + uint64(len(r.Record.Payload)+len(r.Annex)) }
+func (r *row) weight() uint64 {
+	return rowOverhead + uint64(len(r.Record.Payload)+r.bulk+len(r.Annex))
+}
 
 // A change is what the trees hold for a key that changed: the new row, or nil for a
 // removal.

@@ -17,6 +17,7 @@ type Tx struct {
 	items  []item
 	own    map[Key]*row // this transaction's rows; nil: removed
 	loaded map[Key]*row // from state.db; nil: not there
+	heads  map[Key]*row // likewise, without their payloads
 	base   frames.EventCut
 	head   frames.EventCut
 	commit uint64
@@ -33,6 +34,7 @@ func (tx *Tx) reset(s *Store) {
 	tx.items = nil
 	tx.own = make(map[Key]*row)
 	tx.loaded = make(map[Key]*row)
+	tx.heads = nil
 	tx.base, tx.head = s.state.Head, s.state.Head
 	tx.commit = s.state.Commit + 1
 	tx.err = nil
@@ -47,6 +49,13 @@ func (tx *Tx) Use(l *Loaded) bool {
 	}
 	for k, r := range l.rows {
 		tx.loaded[k] = r
+	}
+	if tx.heads == nil {
+		tx.heads = l.heads
+		return true
+	}
+	for k, r := range l.heads {
+		tx.heads[k] = r
 	}
 	return true
 }
@@ -155,7 +164,7 @@ func (tx *Tx) put(it *item, r Row) {
 // Remove takes a row away. Removing what does not exist does nothing.
 func (tx *Tx) Remove(ref frames.ObjectRef) {
 	k := KeyOf(ref)
-	prev, known := tx.find(k)
+	prev, known := tx.findHead(k)
 	it := item{op: itemRemove, seq: frames.EventSequence(tx.head), ref: ref, prev: prev}
 	switch {
 	case known && prev == nil:

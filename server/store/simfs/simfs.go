@@ -12,10 +12,12 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"coordinator/server/store"
 )
@@ -47,6 +49,7 @@ type FS struct {
 	ops     int
 	hook    func(Op) error
 	stopAt  int // operations from this number on fail; 0: none
+	limit   int // bytes that all files together may have; 0: any number
 }
 
 // A node is a file or directory.
@@ -80,7 +83,8 @@ func New() *FS {
 }
 
 // Hook calls h before every changing operation; an error fails that operation. A write
-// that fails has written a part; a failed sync has flushed nobody knows what.
+// that fails has written a part; a failed sync has flushed nobody knows what. Others may
+// use the disk while h runs, but neither Crash nor Kill may be called then.
 func (d *FS) Hook(h func(Op) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,6 +97,33 @@ func (d *FS) StopAfter(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopAt = d.ops + n + 1
+}
+
+// Limit lets all files together have n bytes; a write that would need more writes what fits
+// and fails with ENOSPC. Zero lifts it. What is flushed and then removed without a flush of
+// the directory counts no more.
+func (d *FS) Limit(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.limit = n
+}
+
+// Free is how many bytes more the limit allows.
+func (d *FS) Free() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.limit == 0 {
+		return math.MaxUint64
+	}
+	return uint64(d.freeLocked())
+}
+
+func (d *FS) freeLocked() int {
+	free := d.limit
+	for _, n := range d.names {
+		free -= len(n.data)
+	}
+	return max(0, free)
 }
 
 // Ops counts the changing operations so far.
@@ -115,7 +146,8 @@ func (d *FS) Kill() {
 }
 
 // Crash ends the machine: handles die, and of what was not flushed each write is lost,
-// kept or torn and each directory keeps the first few of its changes, as seed says.
+// kept or torn, and of its changes each directory keeps the first few or, for an even seed,
+// any of them, as seed says.
 func (d *FS) Crash(seed uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,7 +163,9 @@ func (d *FS) Crash(seed uint64) {
 	for _, dir := range slices.Sorted(maps.Keys(d.changes)) {
 		changes := d.changes[dir]
 		for _, c := range changes[:rng.IntN(len(changes)+1)] {
-			c.apply(d.durable)
+			if seed%2 == 1 || rng.IntN(2) == 0 {
+				c.apply(d.durable)
+			}
 		}
 	}
 	clear(d.changes)
@@ -204,8 +238,12 @@ func (d *FS) begin(kind, path string) error {
 	if d.stopAt > 0 && d.ops >= d.stopAt {
 		return &fs.PathError{Op: kind, Path: path, Err: ErrStopped}
 	}
-	if d.hook != nil {
-		if err := d.hook(Op{kind, path, d.ops}); err != nil {
+	if hook := d.hook; hook != nil {
+		n := d.ops
+		d.mu.Unlock() // a hook may take its time, in which others read
+		err := hook(Op{kind, path, n})
+		d.mu.Lock()
+		if err != nil {
 			return &fs.PathError{Op: kind, Path: path, Err: err}
 		}
 	}
@@ -398,6 +436,12 @@ func (f *file) WriteAt(b []byte, off int64) (int, error) {
 	}
 	if err != nil {
 		b = b[:len(b)/2]
+	}
+	if more := int(off) + len(b) - len(f.n.data); err == nil && f.d.limit > 0 && more > 0 {
+		if over := more - f.d.freeLocked(); over > 0 {
+			b = b[:max(0, len(b)-over)]
+			err = &fs.PathError{Op: "write", Path: f.path, Err: syscall.ENOSPC}
+		}
 	}
 	w := write{off: off, data: slices.Clone(b)}
 	f.n.data = w.apply(f.n.data)
