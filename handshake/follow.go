@@ -13,8 +13,8 @@ import (
 )
 
 // Run follows the file until ctx ends, whose error it returns. A change takes
-// effect within 2 s however it was made, a file that stays bad empties the
-// registry within 3 s. At most one Run at a time.
+// effect within 2 s however it was made, and so does a file that stays bad. At most
+// one Run at a time.
 func (r *Registry) Run(ctx context.Context) error {
 	if r.path == "" {
 		<-ctx.Done()

@@ -8,7 +8,7 @@ import (
 // When what was read from a registry file takes effect.
 const (
 	// pollEvery is how often the file is read when nothing calls for it sooner.
-	pollEvery = time.Second
+	pollEvery = 500 * time.Millisecond
 	// settleFor is how long new content must stay the same before it counts, so
 	// that a file cut at a line's end, half-way through a rewrite in place, is
 	// not taken for the removal of the other keys.

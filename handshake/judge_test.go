@@ -88,3 +88,30 @@ func TestJudgeIsPrompt(t *testing.T) {
 		}
 	})
 }
+
+// Where nothing watches the file, what is final counts within two seconds all the same,
+// wherever between two looks it was written (protocol.md §5.5).
+func TestJudgeNeedsNoWatch(t *testing.T) {
+	for _, final := range []string{"", "b"} {
+		for at := time.Duration(0); at <= pollEvery; at += 10 * time.Millisecond {
+			j := newJudge("a")
+			content, now := "a", time.Duration(0)
+			for {
+				var err error
+				if now >= at {
+					content = final
+				}
+				if content == "" {
+					err = errBadFile
+				}
+				_, next := j.look(now, []byte(content), err)
+				if j.emptied || j.applied == sha256.Sum256([]byte("b")) {
+					break
+				}
+				now += next
+			}
+			require.Equal(t, final == "", j.emptied)
+			require.Less(t, now-at, 2*time.Second, "written at %v", at)
+		}
+	}
+}

@@ -132,13 +132,14 @@ func (r *Registry) install(records []Record, problem error) Snapshot {
 	for _, rec := range records {
 		byKey[rec.KeyID] = rec
 	}
+	now := r.clock.Now().Unix()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.snap = Snapshot{Generation: r.snap.Generation + 1, Records: records, Problem: problem}
 	r.byKey = byKey
 	for g := range r.grants {
 		rec, ok := byKey[g.KeyID]
-		if !ok || !rec.covers(g.Scope, g.Coordinator) {
+		if !ok || !rec.covers(g.Scope, g.Coordinator) || rec.ExpiresAt <= now {
 			g.revoke()
 			delete(r.grants, g)
 			continue

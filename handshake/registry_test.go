@@ -313,10 +313,13 @@ func TestC04_RevocationIsForEver(t *testing.T) {
 	revoked.RevokedAt = testNow
 	narrow := testRecord(1)
 	narrow.Scope = 2
+	expired := testRecord(1)
+	expired.ExpiresAt = testNow
 	for name, cut := range map[string][]Record{
 		"revoked":         {revoked, testRecord(2)},
 		"removed":         {testRecord(2)},
 		"ceiling lowered": {narrow, testRecord(2)},
+		"expired already": {expired, testRecord(2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStepped(t, testRecord(1), testRecord(2))
