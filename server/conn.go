@@ -28,6 +28,9 @@ const (
 	responseTime   = 5 * time.Second  // challenge to response
 	pingAfter      = 15 * time.Second // of silence
 	closeAfter     = 45 * time.Second // of silence
+	// grantTick is how often an idle connection looks at its grant. The registry may have
+	// brought its end forward, or somebody have set the wall clock past it (§5.5).
+	grantTick = time.Second
 	// lingerTime is how long a connection that is ending may still take its
 	// last bytes and send what the server then discards [D-1].
 	lingerTime = time.Second
@@ -124,6 +127,10 @@ func (c *conn) serve() {
 	go func() { written <- c.writeLoop() }()
 	cause := c.supervise(accepted, read, written)
 	c.release()
+	if c.grant.Load() == nil {
+		c.srv.strangers.say(c.log, slog.LevelInfo, "connection closed", "cause", cause)
+		return
+	}
 	c.log.Info("connection closed", "cause", cause)
 }
 
@@ -235,7 +242,7 @@ func (c *conn) tick(accepted time.Duration, pinged *time.Duration) (next time.Du
 	if next <= 0 {
 		next = min(*pinged+pingAfter, heard+closeAfter) - now.Boot
 	}
-	return min(next, untilExpiry(g, now)), nil
+	return min(next, untilExpiry(g, now), grantTick), nil
 }
 
 // untilExpiry is how long the grant lasts on the wall clock, at least a tick.

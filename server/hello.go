@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"log/slog"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -100,7 +101,7 @@ func (c *conn) takeResponse(body []byte) error {
 	}
 	grant, err := c.exchange.Finish(&m)
 	if err != nil {
-		c.log.Warn("workload proof refused", "key", m.KeyID, "reason", c.exchange.Reason())
+		c.srv.strangers.say(c.log, slog.LevelWarn, "workload proof refused", "key", m.KeyID, "reason", c.exchange.Reason())
 		return authenticationError(err)
 	}
 	c.granted = grant // given back by release, whatever follows

@@ -380,9 +380,10 @@ func TestAcceptingPausesWithoutDescriptors(t *testing.T) {
 	m := clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0)})
 	o := Options{Clock: m}.withDefaults()
 	s := &Server{clock: m, log: o.Logger}
+	taken := func(*net.UnixConn) { t.Error("there was none") }
 	f := &failing{closed: make(chan struct{})}
 	done := make(chan error, 1)
-	go func() { done <- s.acceptLoop(context.Background(), f) }()
+	go func() { done <- s.acceptLoop(context.Background(), f, taken) }()
 	for n := int32(1); n <= 3; n++ {
 		eventually(t, "it waits", func() bool { return f.n.Load() == n && m.Timers() == 1 })
 		m.Advance(acceptPause)

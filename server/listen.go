@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"syscall"
 	"time"
@@ -25,21 +26,28 @@ type acceptor interface {
 	Accept() (*net.UnixConn, error)
 }
 
-// acceptLoop takes connections until the listener is closed. Exhausted
+// acceptLoop hands connections to take until the listener is closed. Exhausted
 // descriptors pause it; they do not end it and it does not spin.
-func (s *Server) acceptLoop(ctx context.Context, l acceptor) error {
+func (s *Server) acceptLoop(ctx context.Context, l acceptor, take func(*net.UnixConn)) error {
+	tries := 0 // without a descriptor
 	for {
 		uc, err := l.Accept()
 		switch {
 		case err == nil:
-			s.takeConn(uc)
+			if tries > 0 {
+				s.log.Info("accepting goes on", "tries", tries)
+				tries = 0
+			}
+			take(uc)
 			continue
 		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 			return nil
 		case !passing(err):
 			return err
 		}
-		s.log.Warn("accepting pauses", "err", err)
+		if tries++; tries == 1 {
+			s.log.Warn("accepting pauses", "err", err)
+		}
 		t := s.clock.NewTimer(acceptPause)
 		select {
 		case <-t.C():
@@ -59,17 +67,24 @@ func passing(err error) bool {
 	return false
 }
 
+// errCrowded refuses a connection at accept [D-7].
+var errCrowded = errors.New("too many unauthenticated connections")
+
+// refused tells of a connection that was closed at accept.
+func (s *Server) refused(err error) {
+	s.refusals.say(s.log, slog.LevelWarn, "connection refused", "err", err)
+}
+
 // takeConn asks the kernel who connected and serves the connection.
 func (s *Server) takeConn(uc *net.UnixConn) {
 	cred, err := sock.SameUser(uc)
-	if err != nil {
-		s.log.Warn("connection refused", "err", err)
-		uc.Close()
-		return
+	if err == nil && !s.serve(uc, handshake.UDSPeer{Cred: cred}, func() { <-s.local }) {
+		err = errCrowded
 	}
-	if !s.Serve(uc, handshake.UDSPeer{Cred: cred}) {
-		s.log.Warn("connection refused", "err", "too many unauthenticated connections")
+	if err != nil {
+		s.refused(err)
 		uc.Close()
+		<-s.local
 	}
 }
 
@@ -78,6 +93,11 @@ func (s *Server) takeConn(uc *net.UnixConn) {
 // when too many connections are unauthenticated or the server is stopping; the
 // caller then closes nc. It does not wait for the connection's end.
 func (s *Server) Serve(nc net.Conn, ch handshake.Channel) bool {
+	return s.serve(nc, ch, func() {})
+}
+
+// serve is Serve with a function that is called once the connection is closed.
+func (s *Server) serve(nc net.Conn, ch handshake.Channel, closed func()) bool {
 	s.mu.Lock()
 	if s.stopping || s.waiting >= maxUnauthenticated {
 		s.mu.Unlock()
@@ -93,6 +113,7 @@ func (s *Server) Serve(nc net.Conn, ch handshake.Channel) bool {
 		defer s.running.Done()
 		c.serve()
 		s.forget(c)
+		closed()
 	}()
 	return true
 }

@@ -67,7 +67,7 @@ func (s *Server) acceptRemote(l *quicnet.Listener) error {
 			return err
 		}
 		if !s.Serve(c, handshake.TLSExporter{Export: c.Export}) {
-			s.log.Warn("connection refused", "err", "too many unauthenticated connections")
+			s.refused(errCrowded)
 			c.Close()
 		}
 	}

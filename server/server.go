@@ -100,6 +100,9 @@ func (o Options) withDefaults() Options {
 
 func (o *Options) path(name string) string { return filepath.Join(o.Dir, name) }
 
+// freeBytes is what may still be written where the store is.
+func (o *Options) freeBytes() uint64 { return freeBytes(o.Dir) }
+
 // A Server is one activated coordinator. [Run] makes one; tests and transports
 // reach it through [Server.Serve].
 type Server struct {
@@ -122,6 +125,10 @@ type Server struct {
 	broken chan error
 	// retained holds one token when the RETENTION record has changed.
 	retained chan struct{}
+
+	local     chan struct{} // holds a token for each connection at the Unix socket
+	refusals  seldom        // lines about connections that were closed at accept
+	strangers seldom        // lines about those that never were authenticated
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{} // guarded by mu

@@ -35,7 +35,7 @@ const (
 // matches one of: *durable.HeldError, *durable.UnsafeFileError,
 // *store.CorruptError, *store.SchemaError, [ErrOtherStore],
 // authority.ErrWitnessUnavailable, *authority.LeaseHeldError,
-// *authority.RolledBackError, *sock.PathTooLongError, *sock.OccupiedError,
+// *authority.RolledBackError, *sock.PathTooLongError, *sock.OccupiedError, *DescriptorError,
 // authority.ErrFenced, store.ErrOutcomeUnknown.
 func Run(ctx context.Context, o Options) error {
 	o = o.withDefaults()
@@ -77,6 +77,7 @@ func asked(ctx context.Context, err error) bool {
 func openStore(o Options) (*store.Store, error) {
 	so := o.Store
 	so.Clock, so.Rand, so.Logger, so.Progress, so.PageCheck = o.Clock, o.Rand, o.Logger, o.Progress, o.PageCheck
+	so.FreeBytes, so.ReserveBytes = o.freeBytes, o.LowDiskBytes
 	st, err := store.Open(o.Dir, so)
 	if err != nil {
 		return nil, err
@@ -94,6 +95,11 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 	if err != nil {
 		return err
 	}
+	room, err := localRoom(o)
+	if err != nil {
+		return err
+	}
+	s.local = make(chan struct{}, room)
 	key, err := handshake.LoadKey(o.path(AuthorityKeyFile))
 	if err != nil {
 		return err
@@ -132,6 +138,7 @@ func newServer(o Options, st *store.Store) (*Server, error) {
 	}
 	return &Server{
 		clock: o.Clock, log: o.Logger, offer: frames.ReferenceLimits(), store: st, quotas: quotas,
+		refusals: seldom{clock: o.Clock}, strangers: seldom{clock: o.Clock},
 		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}),
 	}, nil
 }
@@ -153,7 +160,7 @@ func (s *Server) activate(o Options, act *authority.Activation, key *handshake.K
 		MaxPayload: int(s.offer.TypedPayload),
 		Owners:     ownersOf{s},
 		MaxPending: o.Quotas[quota.OfPrincipal][quota.Pending], MaxPendingAll: o.Quotas[quota.OfServer][quota.Pending],
-		LowDisk: func() bool { return freeBytes(o.Dir) < o.LowDiskBytes },
+		LowDisk: (&reserve{free: o.freeBytes, bytes: o.LowDiskBytes, log: o.Logger}).reached,
 	})
 	s.outbox = outbox.New(outbox.Options{
 		Owners: o.Owners, Writer: s.writer, Fence: s.fence, Authorised: s.authorised,
@@ -200,11 +207,11 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	expiring := start(s.streams.Run)
 	var following, tending, sending *task
 
-	listener, err := s.install(ctx, o, act)
+	near, err := s.install(ctx, o, act)
 	var remote *remote
 	if err == nil {
 		if remote, err = s.openRemote(o); err != nil {
-			listener.Close() //nolint:errcheck // the process is ending
+			near.close()
 		}
 	}
 	if err == nil {
@@ -214,17 +221,13 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		})
 		tending = start(s.tend)
 		sending = start(s.send)
-		accepting := start(func(ctx context.Context) error { return s.acceptLoop(ctx, listener) })
+		near.serve(s)
 		o.Logger.Info("serving", "socket", o.path(SocketFile), "quic", remote.addr(), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
 		if o.Ready != nil {
 			o.Ready(Info{Socket: o.path(SocketFile), QUIC: remote.addr(), Fingerprint: s.pin, Certificate: act.Certificate})
 		}
-		err = s.wait(ctx, writing, accepting)
-		accepting.cancel()
-		if cerr := listener.Close(); cerr != nil {
-			o.Logger.Warn("socket not removed", "err", cerr)
-		}
-		<-accepting.done
+		err = s.wait(ctx, writing, near.accepting)
+		near.close()
 		remote.close()
 	}
 	if following != nil {
@@ -238,7 +241,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 }
 
 // install makes the activation durable and binds.
-func (s *Server) install(ctx context.Context, o Options, act *authority.Activation) (*sock.Listener, error) {
+func (s *Server) install(ctx context.Context, o Options, act *authority.Activation) (*local, error) {
 	if err := s.writer.Install(ctx, act.Certificate); err != nil {
 		return nil, fmt.Errorf("install the activation: %w", err)
 	}
@@ -254,7 +257,7 @@ func (s *Server) install(ctx context.Context, o Options, act *authority.Activati
 	if err := s.fence.Check(); errors.Is(err, authority.ErrFenced) {
 		return nil, err
 	}
-	return sock.Listen(o.path(SocketFile))
+	return bind(o)
 }
 
 // wait serves until there is a reason to stop: nil when ctx asks for it.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -108,21 +110,6 @@ type config struct {
 
 // path returns the state directory's file of that name.
 func (c *config) path(name string) string { return filepath.Join(c.StateDir, name) }
-
-// quotaKeys are the configuration names of the aggregate quotas (§2.3 [D-4]).
-var quotaKeys = []struct {
-	key string
-	r   quota.Resource
-}{
-	{"connections", quota.Connections},
-	{"requests", quota.Requests},
-	{"leases", quota.Leases},
-	{"pinned_bytes", quota.PinnedBytes},
-	{"subscriptions", quota.Subscriptions},
-	{"unsent_frames", quota.UnsentFrames},
-	{"unsent_bytes", quota.UnsentBytes},
-	{"pending", quota.Pending},
-}
 
 // loadConfig reads and validates coordinator.toml of a state directory. Values
 // that are wrong are a *[configError], unsafe files a *durable.UnsafeFileError.
@@ -228,57 +215,31 @@ func (raw *tomlConfig) validate(dir, file string) (*config, error) {
 	}
 	var le *quota.LimitError
 	if err := c.Quotas.Validate(); errors.As(err, &le) {
-		return nil, bad(quotaKey(le.Level, le.Resource), "is %d, allowed %d to %d", le.Have, le.Min, le.Max)
+		return nil, bad(fmt.Sprintf("quota.%s.%s", le.Level, le.Resource.Key()), "is %d, allowed %d to %d", le.Have, le.Min, le.Max)
 	}
 	return c, nil
 }
 
-// setQuotas writes the configured values of one level over the defaults.
+// setQuotas writes the configured values of one level over the defaults (§2.3 [D-4]).
 func (c *config) setQuotas(table string, level quota.Level, set map[string]int64, bad func(key, format string, args ...any) error) error {
-	left := len(set)
-	for _, k := range quotaKeys {
-		v, ok := set[k.key]
+	var known []string
+	for _, r := range quota.Resources() {
+		known = append(known, r.Key())
+		v, ok := set[r.Key()]
 		if !ok {
 			continue
 		}
-		left--
 		if v < 0 {
-			return bad(table+"."+k.key, "is %d, it must not be negative", v)
+			return bad(table+"."+r.Key(), "is %d, it must not be negative", v)
 		}
-		c.Quotas[level][k.r] = uint64(v)
+		c.Quotas[level][r] = uint64(v)
 	}
-	if left == 0 {
-		return nil
-	}
-	var known []string
-	for _, k := range quotaKeys {
-		known = append(known, k.key)
-	}
-	for key := range set {
-		if !contains(known, key) {
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if !slices.Contains(known, key) {
 			return bad(table+"."+key, "is not a known quota; they are %s", strings.Join(known, ", "))
 		}
 	}
 	return nil
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
-}
-
-// quotaKey is the configuration name of one limit.
-func quotaKey(l quota.Level, r quota.Resource) string {
-	for _, k := range quotaKeys {
-		if k.r == r {
-			return "quota." + l.String() + "." + k.key
-		}
-	}
-	return "quota"
 }
 
 // configText renders the commented coordinator.toml that init writes.
@@ -332,8 +293,8 @@ artifact_bytes        = %d   # sum of the latest artifact manifests
 		c.OperationResultSecs, frames.MinOperationRetained, c.EventBytes, c.ArtifactBytes)
 	for _, level := range []quota.Level{quota.OfPrincipal, quota.OfServer} {
 		fmt.Fprintf(&b, "[quota.%s]\n", level)
-		for _, k := range quotaKeys {
-			fmt.Fprintf(&b, "# %s = %d\n", k.key, c.Quotas[level][k.r])
+		for _, r := range quota.Resources() {
+			fmt.Fprintf(&b, "# %s = %d\n", r.Key(), c.Quotas[level][r])
 		}
 		b.WriteString("\n")
 	}

@@ -37,8 +37,8 @@ func TestTheWrittenConfigReadsBack(t *testing.T) {
 
 func TestCommentedQuotasAreTheDefaults(t *testing.T) {
 	text := goodConfig(t)
-	for _, k := range quotaKeys {
-		text = strings.ReplaceAll(text, "# "+k.key+" = ", k.key+" = ")
+	for _, r := range quota.Resources() {
+		text = strings.ReplaceAll(text, "# "+r.Key()+" = ", r.Key()+" = ")
 	}
 	cfg, err := parseConfig("/state", "f", []byte(text))
 	require.NoError(t, err)
@@ -67,6 +67,10 @@ func TestConfigRefusals(t *testing.T) {
 		{"tiny reserve", "low_disk_reserve_bytes = 268435456", "low_disk_reserve_bytes = 1", []string{"low_disk_reserve_bytes", "16777216"}},
 		{"principal above server", "[quota.principal]", "[quota.principal]\nconnections = 257", []string{"quota.principal.connections", "257", "1 to 256"}},
 		{"server below principal", "[quota.server]", "[quota.server]\nleases = 15", []string{"quota.principal.leases", "16", "1 to 15"}},
+		{"no connection for a principal", "[quota.principal]", "[quota.principal]\nconnections = 0", []string{"quota.principal.connections", "is 0", "1 to 256"}},
+		{"nothing may be pending", "[quota.server]", "[quota.server]\npending = 0", []string{"quota.server.pending", "is 0", "1 to"}},
+		{"no room for one lease", "[quota.principal]", "[quota.principal]\npinned_bytes = 2097151", []string{"quota.principal.pinned_bytes", "2097152 to 536870912"}},
+		{"a mistyped server", "[quota.server]", "[quota.server]\nconnections = 100000000", []string{"quota.server.connections", "1 to 65536"}},
 		{"negative quota", "[quota.server]", "[quota.server]\nleases = -1", []string{"quota.server.leases", "-1"}},
 		{"unknown quota", "[quota.server]", "[quota.server]\nlease = 3", []string{"quota.server.lease", "pinned_bytes"}},
 	} {

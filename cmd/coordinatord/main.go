@@ -1,6 +1,6 @@
 // Command coordinatord runs the coordinator endpoint on a state directory:
-// init makes one, serve runs it, verify checks it offline, keys edits the
-// registry of workload keys that may connect.
+// init makes one, serve runs it, status says how it is, verify checks it offline,
+// keys edits the registry of workload keys that may connect.
 package main
 
 import (
@@ -30,7 +30,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work"}
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
-	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state),
+	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), statusCommand(&state),
 		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))
 	return root
 }
@@ -48,6 +48,7 @@ func coded(err error) error {
 	var (
 		carried *daemon.Error
 		cfg     *configError
+		files   *server.DescriptorError
 		corrupt *store.CorruptError
 		schema  *store.SchemaError
 		lease   *authority.LeaseHeldError
@@ -58,7 +59,7 @@ func coded(err error) error {
 		return nil
 	case errors.As(err, &carried): // as of a child process
 		return err
-	case errors.As(err, &cfg), errors.Is(err, server.ErrOtherStore):
+	case errors.As(err, &cfg), errors.As(err, &files), errors.Is(err, server.ErrOtherStore):
 		return daemon.Exit(daemon.ExitConfig, err)
 	case errors.Is(err, store.ErrOutcomeUnknown), errors.Is(err, store.ErrFailed):
 		return daemon.Exit(daemon.ExitWriteFailed, err)

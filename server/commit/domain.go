@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"coordinator/frames"
 	"coordinator/server/store"
@@ -83,6 +84,21 @@ type pending struct {
 	of, round map[frames.KeyID]int
 	all       int
 	roundAll  int
+
+	mu sync.Mutex // held while of and all are written, and by whoever else reads them
+}
+
+// Pending tells how many operations and effect attempts of each principal are not finished,
+// as of the last commit (protocol.md §2.3). Those without any are left out.
+func (w *Writer) Pending() map[frames.KeyID]uint64 {
+	p := &w.pending
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make(map[frames.KeyID]uint64, len(p.of))
+	for k, n := range p.of {
+		out[k] = uint64(max(n, 0))
+	}
+	return out
 }
 
 // load begins a transaction; before the first it counts what the store holds.
@@ -91,6 +107,8 @@ func (p *pending) load(s *store.Store) error {
 		p.begin()
 		return nil
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.of, p.round = make(map[frames.KeyID]int), make(map[frames.KeyID]int)
 	s.LiveRows(frames.KindOperation, func(r store.Row) bool {
 		p.of[r.Principal]++
@@ -123,6 +141,8 @@ func (p *pending) add(changes []work.PendingChange) {
 
 // commit makes the transaction's changes count for good.
 func (p *pending) commit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for k, n := range p.round {
 		if p.of[k] += n; p.of[k] <= 0 {
 			delete(p.of, k)

@@ -34,6 +34,29 @@ var names = [resources]string{
 	Pending:       "pending operations and effect attempts",
 }
 
+// keys are the names in configuration and status output.
+var keys = [resources]string{
+	Connections: "connections", Requests: "requests", Leases: "leases", PinnedBytes: "pinned_bytes",
+	Subscriptions: "subscriptions", UnsentFrames: "unsent_frames", UnsentBytes: "unsent_bytes", Pending: "pending",
+}
+
+// Resources lists every resource, in the order of the table.
+func Resources() []Resource {
+	all := make([]Resource, 0, resources)
+	for r := range resources {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Key names the resource in configuration and status output.
+func (r Resource) Key() string {
+	if r >= resources {
+		return r.String()
+	}
+	return keys[r]
+}
+
 // String returns the resource in the protocol's words.
 func (r Resource) String() string {
 	if r >= resources {

@@ -8,7 +8,10 @@
 package quota
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -59,7 +62,37 @@ func New(l Limits) (*Server, error) {
 // Limits returns the limits that the server was made with.
 func (s *Server) Limits() Limits { return s.limits }
 
-// Use returns what the principal and the server hold of r, for status output.
+// A Use is what one holder has of a resource at this moment, and its limit.
+type Use struct {
+	Resource  Resource
+	Level     Level     // OfPrincipal or OfServer
+	Principal Principal // zero at OfServer
+	Held      uint64
+	Limit     uint64
+}
+
+// Uses lists every resource of the server and, for each principal that holds something,
+// what it holds, all read in one instant. Principals come by id. [Pending] is not in it:
+// the writer counts it, inside its transactions.
+func (s *Server) Uses() []Use {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []Use
+	for r := range Pending {
+		out = append(out, Use{Resource: r, Level: OfServer, Held: s.total[r], Limit: s.limits[OfServer][r]})
+	}
+	ids := slices.SortedFunc(maps.Keys(s.principals), func(a, b Principal) int { return bytes.Compare(a[:], b[:]) })
+	for _, p := range ids {
+		for r, held := range s.principals[p] {
+			if held > 0 {
+				out = append(out, Use{Resource(r), OfPrincipal, p, held, s.limits[OfPrincipal][r]})
+			}
+		}
+	}
+	return out
+}
+
+// Use returns what the principal and the server hold of r.
 func (s *Server) Use(p Principal, r Resource) (principal, server uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,29 +303,4 @@ func (q *Queue) popLocked(frames, bytes uint64) {
 	a.server.giveLocked(a.principal, &q.own, amount{UnsentFrames, frames}, amount{UnsentBytes, bytes})
 	a.own[UnsentFrames] -= frames
 	a.own[UnsentBytes] -= bytes
-}
-
-// Work is the account of a principal's pending operations and effect attempts,
-// which outlive every connection.
-type Work struct {
-	server    *Server
-	principal Principal
-	own       counts // guarded by server.mu; only what this Work charged
-}
-
-// PendingOf returns an account that charges [Pending] for p.
-func (s *Server) PendingOf(p Principal) *Work { return &Work{server: s, principal: p} }
-
-// Add charges n pending operations, or changes nothing and returns an *[Exceeded].
-func (w *Work) Add(n uint64) error {
-	w.server.mu.Lock()
-	defer w.server.mu.Unlock()
-	return w.server.takeLocked(w.principal, &w.own, amount{Pending, n})
-}
-
-// Done returns n pending operations. Returning more than was added panics.
-func (w *Work) Done(n uint64) {
-	w.server.mu.Lock()
-	defer w.server.mu.Unlock()
-	w.server.giveLocked(w.principal, &w.own, amount{Pending, n})
 }

@@ -267,32 +267,47 @@ func TestAccountsMatchTheirModel(t *testing.T) {
 	})
 }
 
-func TestPendingOutlivesConnections(t *testing.T) {
-	s, err := New(small())
-	require.NoError(t, err)
-	p := Principal{4}
-	w := s.PendingOf(p)
-	require.NoError(t, w.Add(3))
-	var x *Exceeded
-	require.ErrorAs(t, w.Add(1), &x)
-	require.Equal(t, OfPrincipal, x.Level)
-	a, err := s.Connect(p)
-	require.NoError(t, err)
-	a.Close()
-	mine, _ := s.Use(p, Pending)
-	require.EqualValues(t, 3, mine)
-	w.Done(3)
-	require.Empty(t, s.principals)
-	require.Panics(t, func() { w.Done(1) })
-}
-
 func TestAChargeOfNothingLeavesNoEntry(t *testing.T) {
 	s, err := New(Defaults())
 	require.NoError(t, err)
-	for i := range 100 {
-		require.NoError(t, s.PendingOf(Principal{1: byte(i)}).Add(0))
-	}
+	a, err := s.Connect(Principal{1})
+	require.NoError(t, err)
+	q := a.NewQueue()
+	a.Close()
+	q.Clear()
 	require.Empty(t, s.principals)
+	require.NoError(t, s.takeLocked(Principal{2}, new(counts), amount{Requests, 0}))
+	require.Empty(t, s.principals)
+}
+
+// TestUsesAreWhatIsHeld lists the whole table for the server and, for a principal, what
+// it holds and nothing else.
+func TestUsesAreWhatIsHeld(t *testing.T) {
+	s, err := New(Defaults())
+	require.NoError(t, err)
+	b, err := s.Connect(Principal{2})
+	require.NoError(t, err)
+	a, err := s.Connect(Principal{1})
+	require.NoError(t, err)
+	_, err = a.Take(Leases, 3)
+	require.NoError(t, err)
+	require.NoError(t, b.NewQueue().Push(2, 500))
+	d := Defaults()
+	held := map[Resource]uint64{Connections: 2, Leases: 3, UnsentFrames: 2, UnsentBytes: 500}
+	var want []Use
+	for _, r := range Resources() {
+		if r != Pending {
+			want = append(want, Use{r, OfServer, Principal{}, held[r], d[OfServer][r]})
+		}
+	}
+	of := func(p Principal, r Resource, n uint64) Use { return Use{r, OfPrincipal, p, n, d[OfPrincipal][r]} }
+	want = append(want,
+		of(Principal{1}, Connections, 1), of(Principal{1}, Leases, 3),
+		of(Principal{2}, Connections, 1), of(Principal{2}, UnsentFrames, 2), of(Principal{2}, UnsentBytes, 500))
+	require.Equal(t, want, s.Uses())
+	a.Close()
+	b.Close()
+	require.Len(t, s.Uses(), len(Resources())-1)
 }
 
 // TestTheLowestLevelRefusesFirst: nobody is asked to make room in an aggregate for what a
