@@ -77,8 +77,9 @@ func (b *binding) run() {
 	wg.Go(func() { exited <- b.child.wait() })
 
 	status, held := b.follow(exited)
-	b.child.hangup()
+	b.child.cut()
 	<-b.drained
+	b.child.hangup()
 	err := <-recorded // all output before the end
 	if err == nil {
 		failpoint.Hit("owner-exited")
@@ -126,8 +127,8 @@ func (b *binding) killSoon(grace time.Duration) {
 	}
 }
 
-// follow waits for the exit, then for the terminal's end or grace. held says that a descendant
-// still has it open.
+// follow waits for the exit, then for the terminal's end, or until a descendant has held it
+// open for grace.
 func (b *binding) follow(exited <-chan frames.Closed) (status frames.Closed, held bool) {
 	drainAt := newAlarm(b.o.opt.Clock)
 	defer drainAt.stop()
@@ -152,7 +153,11 @@ func (b *binding) follow(exited <-chan frames.Closed) (status frames.Closed, hel
 		case <-drained:
 			drained = nil
 		case <-drainAt.C():
-			return status, true
+			if b.child.held() {
+				return status, true
+			}
+			// Nobody can write any more: what is left has an end, and only this side is slow.
+			drainAt.set(max(grace, flushAfter))
 		}
 	}
 	return status, false

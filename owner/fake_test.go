@@ -83,11 +83,21 @@ type fakeChild struct {
 	w      *io.PipeWriter
 	exited chan frames.Closed
 	once   sync.Once
+	asked  chan struct{} // nil: a descendant has the terminal; else told of each question
 }
 
 func (c *fakeChild) Read(p []byte) (int, error) { return c.r.Read(p) }
 func (c *fakeChild) wait() frames.Closed        { return <-c.exited }
+func (c *fakeChild) cut()                       { c.r.Close() }
 func (c *fakeChild) hangup()                    { c.r.Close() }
+
+func (c *fakeChild) held() bool {
+	if c.asked == nil {
+		return true
+	}
+	c.asked <- struct{}{}
+	return false
+}
 
 // end lets the process end with a status.
 func (c *fakeChild) end(status frames.Closed) {

@@ -53,12 +53,16 @@ func (e *startError) Error() string { return e.text }
 // child is a running process and its terminal.
 type child interface {
 	// Read reads what the process and its descendants write. It returns io.EOF once none of
-	// them has the terminal open any more, or after hangup.
+	// them has the terminal open any more, or after cut.
 	Read(p []byte) (int, error)
 	// wait returns the exit status once the process has been reaped. It is called once.
 	wait() frames.Closed
 	// signal signals the process group; errNoProcess when there is nobody in it.
 	signal(syscall.Signal) error
-	// hangup closes the terminal. It must be called once.
+	// held says whether a descendant has the terminal open. It is asked after the reap.
+	held() bool
+	// cut ends the reading: Read goes on with what is there at once, and then returns io.EOF.
+	cut()
+	// hangup closes the terminal. It must be called once, when nobody reads any more.
 	hangup()
 }

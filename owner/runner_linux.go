@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"coordinator/frames"
 
@@ -20,6 +21,10 @@ const selfExe = "/proc/self/exe"
 
 // maxStartText bounds what a held process may say about its failure.
 const maxStartText = 512
+
+// maxLate bounds what is read of a terminal after the cut. The kernel holds less than that; a
+// descendant that goes on writing could keep it full.
+const maxLate = 64 << 10
 
 // ptyLauncher runs processes on PTYs.
 type ptyLauncher struct{}
@@ -172,6 +177,7 @@ type ptyChild struct {
 	group   int
 	start   uint64
 	term    *terminal
+	late    int // owned by who reads; bytes read after the cut
 
 	mu     sync.Mutex
 	reaped bool // guarded by mu
@@ -180,10 +186,68 @@ type ptyChild struct {
 // Read takes the kernel's EIO, which says that nobody has the slave side open, as the end.
 func (c *ptyChild) Read(p []byte) (int, error) {
 	n, err := c.term.master.Read(p)
-	if errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrClosed) {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return c.readLate(p)
+	case errors.Is(err, syscall.EIO), errors.Is(err, os.ErrClosed):
 		err = io.EOF
 	}
 	return n, err
+}
+
+// readLate reads what the terminal holds after the cut, without waiting.
+func (c *ptyChild) readLate(p []byte) (n int, err error) {
+	if p = p[:min(len(p), maxLate-c.late)]; len(p) == 0 {
+		return 0, io.EOF
+	}
+	rc, err := c.term.master.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	cerr := rc.Control(func(fd uintptr) {
+		for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); {
+			n, err = unix.Read(int(fd), p)
+		}
+	})
+	if err = errors.Join(err, cerr); err == nil && n > 0 {
+		c.late += n
+		return n, nil
+	}
+	if err == nil || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EIO) {
+		err = io.EOF
+	}
+	return 0, err
+}
+
+// held asks the kernel, which hangs up on a master whose slave side nobody has open. A process
+// that this one has just forked has copies of everything until it execs; the lock waits for it.
+func (c *ptyChild) held() bool {
+	rc, err := c.term.master.SyscallConn()
+	if err != nil {
+		return false
+	}
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	held := false
+	err = rc.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for {
+			_, perr := unix.Poll(fds, 0)
+			if !errors.Is(perr, unix.EINTR) {
+				held = perr == nil && fds[0].Revents&unix.POLLHUP == 0
+				return
+			}
+		}
+	})
+	return err == nil && held
+}
+
+// cut has the reads end by a deadline that has passed. What was written before the descendant
+// was given up is still the process's output, or may be.
+func (c *ptyChild) cut() {
+	if c.term.master.SetReadDeadline(time.Unix(1, 0)) != nil {
+		c.term.master.Close() // never leave the reader waiting; openTerminal makes it pollable
+	}
 }
 
 func (c *ptyChild) hangup() { c.term.master.Close() }
