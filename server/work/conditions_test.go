@@ -2,7 +2,9 @@ package work
 
 import (
 	"math"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -89,4 +91,21 @@ func TestC15_TheLastSequenceIsRefused(t *testing.T) {
 	s.amend(LoseBinding(s, frames.BindingID{7}, s.now()))
 	require.Equal(t, "SOURCE_GAP/2 18446744073709551615 18446744073709551614", s.seen()[0])
 	s.settled()
+}
+
+// What an owner says of a refusal is kept as far as a result may carry it, and is text.
+func TestAnOwnersMessageIsCutToText(t *testing.T) {
+	for _, said := range []string{
+		strings.Repeat("é", frames.MaxText), "x" + strings.Repeat("é", frames.MaxText), strings.Repeat("\xff", 2*frames.MaxText), "\xc3",
+	} {
+		s := withRuns(t)
+		_, err := s.do(startCommand(t, 1, 7), alice)
+		require.NoError(t, err)
+		s.finding(s.effect(frames.EffectSpawn).Attempt.ID, Finding{State: frames.EffectRejected, Message: said})
+		got := s.op(1).Message
+		require.True(t, utf8.ValidString(got))
+		require.Contains(t, got, "refused to start the process: ")
+		require.LessOrEqual(t, len(got), frames.MaxText)
+		require.GreaterOrEqual(t, len(got), min(len(said), frames.MaxText-3))
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"testing"
 
@@ -58,6 +59,12 @@ func TestC15_FactsOfSomebodyElse(t *testing.T) {
 	out, verdicts, err := AdmitFacts(s, frames.Fingerprint{0xbb}, []*frames.TerminalSourceFact{output(t, 7, 1, 1)}, s.now())
 	require.NoError(t, err)
 	require.Equal(t, []Verdict{FactRefused}, verdicts, "over another owner's link")
+	require.Empty(t, out.Changes)
+	own := output(t, 7, 1, 1)
+	own.Source.Owner = frames.Fingerprint{0xbb}
+	out, verdicts, err = AdmitFacts(s, frames.Fingerprint{0xbb}, []*frames.TerminalSourceFact{own}, s.now())
+	require.NoError(t, err)
+	require.Equal(t, []Verdict{FactRefused}, verdicts, "and in its name")
 	require.Empty(t, out.Changes)
 }
 
@@ -200,6 +207,27 @@ func TestD22_AttentionAfterAck(t *testing.T) {
 	s.settled()
 }
 
+// The same without output in between, and of both kinds: what is acknowledged is not open, so
+// that the next ATTENTION, or the failed end, raises another.
+func TestD22_AttentionRightAfterAck(t *testing.T) {
+	for kind, name := range map[frames.AttentionKind]string{frames.AttentionBlocked: "1", frames.AttentionFailed: "2"} {
+		s := withRuns(t)
+		s.running(7)
+		s.admit(attention(t, 7, 1, kind))
+		_, err := s.do(signalCommand(t, 1, frames.CommandAckSignal, s.open(7)), alice)
+		require.NoError(t, err)
+		s.admit(attention(t, 7, 2, kind), attention(t, 7, 3, kind))
+		require.Equal(t, map[string]int{name + "/Acknowledged": 1, name + "/Open": 1}, s.signalsOf(7))
+		_, err = s.do(signalCommand(t, 2, frames.CommandSuppressSignal, s.open(7)), alice)
+		require.NoError(t, err)
+		s.admit(exit(t, 7, 4, 1))
+		want := map[string]int{name + "/Acknowledged": 1, name + "/Suppressed": 1}
+		want["2/Open"]++
+		require.Equal(t, want, s.signalsOf(7), "the failure is told, as no signal of it is open")
+		s.settled()
+	}
+}
+
 // [D-32]: the last 4,096 facts can be told apart, also behind a jump.
 func TestD32_RetainedDigests(t *testing.T) {
 	s := withRuns(t)
@@ -223,6 +251,17 @@ func TestD32_RetainedDigests(t *testing.T) {
 	require.Equal(t, []Verdict{FactConflicted}, s.admit(output(t, 7, 51, 1)))
 	require.Equal(t, "SOURCE_GAP/1 51 51", s.seen()[0])
 	s.settled()
+}
+
+// What an owner claims to have put out never wraps around.
+func TestOutputBytesSaturate(t *testing.T) {
+	s := withRuns(t)
+	s.running(7)
+	for seq := range uint64(3) {
+		s.admit(fact(t, 7, seq+1, frames.FactOutputRange, &frames.OutputRange{First: 1, Last: math.MaxUint64, ByteCount: math.MaxUint64 - 1}))
+	}
+	s.admit(exit(t, 7, 4, 0))
+	s.evidence(7, math.MaxUint64, exit(t, 7, 4, 0))
 }
 
 func TestManyJumpsForgetTheOldest(t *testing.T) {

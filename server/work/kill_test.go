@@ -79,6 +79,28 @@ func TestD29_KillAndClosed(t *testing.T) {
 	}
 }
 
+// A KILL that has succeeded waits for its binding alone: it is neither sent nor looked up
+// again, and what an owner says of it later changes nothing.
+func TestD29_ADeliveredKillIsLeftAlone(t *testing.T) {
+	s := withRuns(t)
+	s.running(7)
+	_, err := s.do(runCommand(t, 1, frames.CommandCancelRun, 7), alice)
+	require.NoError(t, err)
+	id := s.effect(frames.EffectKill).Attempt.ID
+	require.Equal(t, DispatchSend, s.dispatch(id, false))
+	s.finding(id, Finding{State: frames.EffectSucceeded})
+	require.Equal(t, DispatchNothing, s.dispatch(id, false))
+	require.Empty(t, s.finding(id, Finding{State: frames.EffectRejected}).Changes)
+	require.Equal(t, "PENDING", s.opState(1))
+	s.env.Activation = 9
+	require.Equal(t, DispatchNothing, s.dispatch(id, false), "after a restart neither")
+	require.Empty(t, s.amend(CheckEffect(s, id, s.now())).Changes)
+	require.Empty(t, s.amend(LoseEffect(s, id, s.now())).Changes, "it finishes with its binding")
+	s.admit(exit(t, 7, 1, -15))
+	require.Equal(t, "SUCCEEDED", s.opState(1))
+	s.settled()
+}
+
 // [D-29]: a binding that ends otherwise than by CLOSED.
 func TestD29_EndedOtherwise(t *testing.T) {
 	for _, tt := range []struct {

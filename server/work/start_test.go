@@ -297,7 +297,10 @@ func TestD34_ContradictedEffects(t *testing.T) {
 			require.Zero(t, s.pending[alice.Principal])
 			if name == "run running already" {
 				require.Equal(t, map[string]int{"1/Open": 1}, s.signalsOf(7))
-				_, err := s.do(runCommand(t, 2, frames.CommandCancelRun, 7), alice)
+				meta, err := DecodeOpMeta(s.rows[OperationRef(frames.OperationID{1})].Annex)
+				require.NoError(t, err)
+				require.Contains(t, meta.Created, signalRef(s.open(7)), "its tombstone stays as long as the signal")
+				_, err = s.do(runCommand(t, 2, frames.CommandCancelRun, 7), alice)
 				require.NoError(t, err, "nothing waits for the attempt")
 				require.Equal(t, frames.RunCancelled, s.runState(7))
 			}
@@ -333,6 +336,19 @@ func TestOneBindingForEachResource(t *testing.T) {
 	s.finding(e.Attempt.ID, Finding{State: frames.EffectSucceeded, Resource: frames.ResourceID{ID: 7}})
 	require.Equal(t, "INDETERMINATE/TARGET_OUTCOME_UNKNOWN", s.opState(1))
 	require.NotContains(t, s.rows, bindingRef(frames.BindingID{8}))
+
+	// The same number at another owner, or in its next incarnation, is another resource.
+	other := frames.Fingerprint{0xbb}
+	s.env.Owners = ownersUp{theOwner: nextLife, other: life}
+	for op, edit := range map[byte]func(*frames.StartRun){
+		2: func(p *frames.StartRun) { p.OwnerIncarnation = nextLife },
+		3: func(p *frames.StartRun) { p.Owner = other },
+	} {
+		_, err := s.do(startCommand(t, op, 10+op, edit), alice)
+		require.NoError(t, err)
+		s.finding(s.effect(frames.EffectSpawn).Attempt.ID, Finding{State: frames.EffectSucceeded, Resource: frames.ResourceID{ID: 7}})
+		require.Equal(t, "SUCCEEDED", s.opState(op))
+	}
 }
 
 // Pending operations and attempts are charged before anything is admitted (§2.3).
