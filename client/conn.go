@@ -104,6 +104,7 @@ type Conn struct {
 	guard frames.AuthorityGuard
 
 	lease    atomic.Pointer[lease] // the certificate in force
+	heard    atomic.Int64          // when the last frame came, by the wall clock, in Unix nanoseconds
 	verified atomic.Bool           // a snapshot has verified under this authority (D-44)
 
 	slots chan struct{} // one element per request that may still be sent
@@ -216,13 +217,15 @@ func (c *Conn) fail(cause error) {
 
 // live tests, before anything is acted on, that the connection may still act: that it has
 // not ended and that its certificate has not expired.
-func (c *Conn) live() error {
+func (c *Conn) live() error { return c.liveAt(c.opts.Clock.Now()) }
+
+func (c *Conn) liveAt(now clock.Reading) error {
 	select {
 	case <-c.done:
 		return c.Err()
 	default:
 	}
-	if c.lease.Load().expired(c.opts.Clock.Now()) {
+	if c.lease.Load().expired(now) {
 		return ErrExpired
 	}
 	return nil
@@ -364,9 +367,11 @@ func (c *Conn) readLoop(r io.Reader) error {
 			}
 			return disconnected(err)
 		}
-		if err := c.live(); err != nil {
+		now := c.opts.Clock.Now()
+		if err := c.liveAt(now); err != nil {
 			return err
 		}
+		c.heard.Store(now.Wall.UnixNano())
 		if err := c.dispatch(f, fr.outer); err != nil {
 			return err
 		}

@@ -6,6 +6,18 @@ import (
 	"coordinator/frames"
 )
 
+// settle grants what is due as if the consumer were about to wait, and reports whether the
+// coordinator could send the largest event: a view is current only while it can
+// (protocol.md §10 [D-20]).
+func (s *Subscription) settle(ctx context.Context) (covered bool, err error) {
+	if err := s.grant(ctx, true); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.phase == phaseLive && s.balance.count > 0 && s.balance.bytes >= s.conn.largestEvent(), nil
+}
+
 // grant gives back the credit of what was delivered, once that is half of the window. A
 // consumer that is about to wait grants sooner when the coordinator could not send the
 // largest event: nothing else would ever move.

@@ -205,6 +205,7 @@ func (c *Conn) accept(hello *frames.CoordHello, ok *frames.CoordHelloOK) error {
 	c.hello, c.guard = *ok, guard
 	c.verified.Store(verified)
 	c.lease.Store(newLease(*cert, now))
+	c.heard.Store(now.Wall.UnixNano())
 	return nil
 }
 

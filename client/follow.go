@@ -68,6 +68,8 @@ type follower struct {
 	opts   FollowOptions
 	yield  func(Update, error) bool
 	pauses pauses
+	// attendant, unless nil, is told of what happens between the updates.
+	attendant attendant
 
 	conn    *Conn
 	sub     *Subscription
@@ -78,14 +80,24 @@ type follower struct {
 	healedAt, flushed time.Duration // BOOTTIME
 }
 
+// An attendant sees what a caller of [Follow] does not.
+type attendant interface {
+	// connected gives the connection that is about to be joined, nil once it has ended.
+	connected(*Conn)
+	// lost says that what was delivered is not in the history of the authority that is being
+	// verified; a new snapshot follows.
+	lost(*LostHistory)
+}
+
 // view is what the caller has been shown and under which authority and rights.
 type view struct {
 	guard frames.AuthorityGuard
 	caps  frames.Capability
 	scope frames.Scope
 	cut   frames.EventCut
-	seen  *revisions
-	// doubtful says that the coordinator refused to go on from cut.
+	seen  knowledge
+	// doubtful says that nothing less than a snapshot heals: the coordinator refused to go on
+	// from cut, or what it sent behind cut cannot be applied.
 	doubtful bool
 }
 
@@ -146,13 +158,20 @@ func (f *follower) connection(ctx context.Context) (joined bool, err error) {
 		}
 		f.conn, f.sub = nil, nil
 	}()
-	since := f.opts.Clock.Now().Boot
-	if err := f.join(ctx); err != nil {
-		return false, err
+	if f.attendant != nil {
+		f.attendant.connected(f.conn)
+		defer f.attendant.connected(nil)
 	}
-	err = f.pump(ctx)
-	f.pauses.served(since)
-	return true, err
+	since := f.opts.Clock.Now().Boot
+	if err = f.join(ctx); err == nil {
+		joined = true
+		err = f.pump(ctx)
+		f.pauses.served(since)
+	}
+	if f.view != nil && errors.Is(err, ErrProtocol) {
+		f.view.doubtful = true // going on from the cut would meet the same again
+	}
+	return joined, err
 }
 
 // join makes the view current on a new connection: by going on from its cut where that is
@@ -196,7 +215,11 @@ func (f *follower) verify(ctx context.Context) (lost bool, err error) {
 		return false, err
 	}
 	defer snap.Close()
-	return f.lost(snap) != nil, nil
+	found := f.lost(snap)
+	if found != nil && f.attendant != nil {
+		f.attendant.lost(found)
+	}
+	return found != nil, nil
 }
 
 // lost is what a snapshot shows to be gone of what the view was shown, or this client.
@@ -221,9 +244,9 @@ func (f *follower) fresh(ctx context.Context) error {
 func (f *follower) synced(snap *Snapshot) error {
 	defer snap.Close()
 	i := f.conn.Info()
-	s := &Synced{Snapshot: snap, First: f.view == nil, now: f.sub.seen.known}
+	s := &Synced{Snapshot: snap, First: f.view == nil, now: known(f.sub.seen)}
 	if f.view != nil {
-		s.before = f.view.seen.known
+		s.before = known(f.view.seen)
 		snap.Lost = f.lost(snap)
 		if now := f.conn.State().LostHistory(); snap.Lost == nil && f.view.guard.Activation != snap.Guard.Activation && now != nil && now.Found == snap.Guard.Activation {
 			snap.Lost = now // it was found by the snapshot before this one, on this connection

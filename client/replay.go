@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -25,7 +24,7 @@ func (s *Subscription) Replay(ctx context.Context) error {
 		return ErrUnreadGap
 	}
 	t := &replaying{sub: s, conn: s.conn, after: s.paused.LastEvent,
-		staged: &spool{head: eventHead, dir: filepath.Dir(s.conn.state.path), max: maxSnapshotBytes}}
+		staged: &spool{head: eventHead, dir: s.conn.state.stageDir(), max: maxSnapshotBytes}}
 	if err := t.run(ctx); err != nil {
 		t.staged.close()
 		if errors.As(err, new(*ReplayError)) {
@@ -207,6 +206,7 @@ func (t *replaying) publish(ctx context.Context) error {
 	s.applying, s.applied = !void, t.begin.Cut
 	s.mu.Unlock()
 	s.replayed = &replayed{staged: t.staged, images: images, cut: t.begin.Cut}
+	s.replayed.ahead, s.replayed.failed = s.replayed.next(s.cut)
 	s.paused = nil
 	if void {
 		return nil // the events stand; Next tells the gap behind them
@@ -224,9 +224,27 @@ type replayed struct {
 	staged *spool
 	images *imageReader
 	cut    frames.EventCut
+
+	ahead  *Event // the next one, nil behind the last
+	failed error  // why there is none
 }
 
-// next gives the next event behind shown, nil after the last.
+// pop gives the next event, nil after the last.
+func (r *replayed) pop() (*Event, error) {
+	if r.ahead == nil {
+		return nil, r.failed
+	}
+	e := r.ahead
+	r.ahead, r.failed = r.next(frames.EventCut(e.Sequence))
+	return e, nil
+}
+
+// pending reports whether an event of the replay has not been delivered.
+func (s *Subscription) pending() bool {
+	return s.replayed != nil && (s.replayed.ahead != nil || s.replayed.failed != nil)
+}
+
+// next reads the next event behind shown, nil after the last.
 func (r *replayed) next(shown frames.EventCut) (*Event, error) {
 	for {
 		image, err := r.images.next()

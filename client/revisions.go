@@ -7,8 +7,22 @@ import (
 	"coordinator/frames"
 )
 
-// revisions is what a view knows of each object: enough to tell that no event is missing.
-// It belongs to whoever consumes the view.
+// knowledge is what the consumer of a subscription knows of each object: at least enough to
+// tell that no event is missing. It belongs to that consumer.
+type knowledge interface {
+	// apply holds an event against what is known and takes it in.
+	apply(*Event) error
+}
+
+// known is what a follower that keeps revisions alone knows; another's is nil.
+func known(k knowledge) map[frames.ObjectRef]frames.ObjectRevision {
+	if r, ok := k.(*revisions); ok {
+		return r.known
+	}
+	return nil
+}
+
+// revisions is the knowledge of a consumer that keeps no records.
 type revisions struct {
 	known map[frames.ObjectRef]frames.ObjectRevision
 	// whole says that an object which is not known does not exist. Otherwise the first

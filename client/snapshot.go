@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -88,7 +87,7 @@ func (c *Conn) takeSnapshot(ctx context.Context, open *frames.OpenSnapshot, hook
 	if err != nil {
 		return nil, err
 	}
-	staged := newSpool(filepath.Dir(c.state.path), maxSnapshotBytes)
+	staged := newSpool(c.state.stageDir(), maxSnapshotBytes)
 	t := &taking{conn: c, staged: staged, shown: shown, begin: f.(*frames.SnapshotBegin), reserved: hook != nil}
 	s, err := t.run(ctx, k)
 	if err == nil {

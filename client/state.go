@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -37,8 +36,9 @@ var errUnchanged = errors.New("unchanged")
 // any number of processes; each change is merged into what the file then holds. Its
 // methods may be called from any goroutine.
 type State struct {
-	path string
-	id   frames.CoordinatorID
+	path  string // empty when store is not a file
+	store StateStore
+	id    frames.CoordinatorID
 
 	mu    sync.Mutex
 	mem   memory             // guarded by mu; as last read or written
@@ -104,25 +104,23 @@ func StatePath(contextPath string, id frames.CoordinatorID) string {
 // OpenState reads the memory of c's coordinator. A missing file is an empty memory; one
 // that cannot be read as what it is gives a *[StateError], and is left alone.
 func OpenState(c *Context) (*State, error) {
-	s := &State{path: StatePath(c.Path, c.CoordinatorID), id: c.CoordinatorID, conns: map[*Conn]struct{}{}}
-	raw, err := readStable(s.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	path := StatePath(c.Path, c.CoordinatorID)
+	return openState(c, path, stateFile(path))
+}
+
+// OpenStateIn is [OpenState] with the memory in store instead of a file.
+func OpenStateIn(store StateStore, c *Context) (*State, error) { return openState(c, "", store) }
+
+func openState(c *Context, path string, store StateStore) (*State, error) {
+	s := &State{path: path, store: store, id: c.CoordinatorID, conns: map[*Conn]struct{}{}}
+	raw, err := store.Load()
+	if err != nil {
 		return nil, fmt.Errorf("client state: %w", err)
 	}
 	if s.mem, err = s.parse(raw); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-// readStable reads the file, once more when another process replaced it meanwhile.
-func readStable(path string) (raw []byte, err error) {
-	for range 5 {
-		if raw, err = durable.ReadOwned(path, maxStateBytes); !errors.Is(err, durable.ErrUnstable) {
-			return raw, err
-		}
-	}
-	return raw, err
 }
 
 // parse reads the file's content; nil is an empty memory.
@@ -175,7 +173,7 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 	var next memory
 	shown := s.mem.Cut
 	var refused error // what edit said of the file's content, to be returned after the write
-	err := durable.UpdateOwned(s.path, maxStateBytes, func(old []byte) ([]byte, error) {
+	err := s.store.Update(func(old []byte) ([]byte, error) {
 		m, err := s.parse(old)
 		if err != nil {
 			return nil, err
@@ -474,5 +472,5 @@ func (s *State) LostHistory() *LostHistory {
 	return &lost
 }
 
-// Path is the state file.
+// Path is the state file, empty when the memory is kept elsewhere.
 func (s *State) Path() string { return s.path }

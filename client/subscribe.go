@@ -20,7 +20,7 @@ func (c *Conn) Subscribe(ctx context.Context, after frames.EventCut, opts Subscr
 }
 
 // subscribe is Subscribe from a view.
-func (c *Conn) subscribe(ctx context.Context, after frames.EventCut, seen *revisions, opts SubscribeOptions) (*Subscription, error) {
+func (c *Conn) subscribe(ctx context.Context, after frames.EventCut, seen knowledge, opts SubscribeOptions) (*Subscription, error) {
 	if err := c.allowed(); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func (s *Subscription) reserve(ctx context.Context, paused frames.SubscriptionID
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	seen, err := revisionsOf(snap)
+	seen, err := s.learn(snap)
 	if err == nil {
 		s.mu.Lock()
 		id := s.id
@@ -218,7 +218,7 @@ func (s *Subscription) trusted(cause error) error {
 // take delivers what is there: replayed events first. Nothing is nil, nil.
 func (s *Subscription) take() (Update, error) {
 	if s.replayed != nil {
-		e, err := s.replayed.next(s.cut)
+		e, err := s.replayed.pop()
 		if err == nil && e != nil {
 			return s.deliver(e)
 		}

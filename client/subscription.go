@@ -55,7 +55,8 @@ type Subscription struct {
 	owed     credit          // delivered and not yet granted again
 	paused   *frames.Gap     // the latest gap told, nil once healed
 	replayed *replayed       // verified events that are delivered before the queue
-	seen     *revisions
+	seen     knowledge
+	learn    func(*Snapshot) (knowledge, error)
 }
 
 // queued is an event or a gap.
@@ -71,9 +72,12 @@ type SubscribeOptions struct {
 	// CreditCount and CreditBytes are the window of automatic credit. Zero means the
 	// selected maxima, which also cap them; room for one event is the least.
 	CreditCount, CreditBytes uint32
+
+	// learn makes the knowledge that a snapshot begins; nil keeps revisions alone.
+	learn func(*Snapshot) (knowledge, error)
 }
 
-func (c *Conn) newSubscription(opts SubscribeOptions, after frames.EventCut, seen *revisions) *Subscription {
+func (c *Conn) newSubscription(opts SubscribeOptions, after frames.EventCut, seen knowledge) *Subscription {
 	w := credit{c.hello.Limits.CreditCount, c.hello.Limits.CreditBytes} // which holds the largest event (§2.3)
 	if opts.CreditCount != 0 {
 		w.count = min(w.count, opts.CreditCount)
@@ -82,7 +86,11 @@ func (c *Conn) newSubscription(opts SubscribeOptions, after frames.EventCut, see
 		w.bytes = min(w.bytes, opts.CreditBytes)
 	}
 	w.bytes = max(w.bytes, c.largestEvent())
-	return &Subscription{conn: c, window: w, wake: make(chan struct{}, 1), cut: after, sent: after, seen: seen}
+	learn := opts.learn
+	if learn == nil {
+		learn = func(s *Snapshot) (knowledge, error) { return revisionsOf(s) }
+	}
+	return &Subscription{conn: c, window: w, wake: make(chan struct{}, 1), cut: after, sent: after, seen: seen, learn: learn}
 }
 
 // largestEvent is the credit that the largest event of this connection takes.
@@ -202,6 +210,13 @@ func (s *Subscription) pop() (q queued, ok bool) {
 		s.queue = nil
 	}
 	return q, true
+}
+
+// waiting reports whether an event is the next thing to be delivered.
+func (s *Subscription) waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.replayed == nil && len(s.queue) > 0 && s.queue[0].event != nil
 }
 
 // isPaused reports whether the latest gap has been told and is not healed.
