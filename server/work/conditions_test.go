@@ -106,6 +106,8 @@ func TestAnOwnersMessageIsCutToText(t *testing.T) {
 		require.True(t, utf8.ValidString(got))
 		require.Contains(t, got, "refused to start the process: ")
 		require.LessOrEqual(t, len(got), frames.MaxText)
-		require.GreaterOrEqual(t, len(got), min(len(said), frames.MaxText-3))
+		if utf8.ValidString(said) {
+			require.GreaterOrEqual(t, len(got), frames.MaxText-3, "and no more is cut than has to be")
+		}
 	}
 }
