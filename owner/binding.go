@@ -80,6 +80,7 @@ func (b *binding) run() {
 	b.child.cut()
 	<-b.drained
 	b.child.hangup()
+	b.o.leavePlace()  // before anybody can know of the end and ask for another process
 	err := <-recorded // all output before the end
 	if err == nil {
 		failpoint.Hit("owner-exited")
@@ -100,6 +101,13 @@ func (b *binding) run() {
 	}
 	b.log.Info("process ended", "status", status.Status, "known", status.Known, "hung_up", held)
 	b.finishKill()
+}
+
+// leavePlace counts a process less.
+func (o *Owner) leavePlace() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.places--
 }
 
 // finishKill waits, after a KILL, for what is left of the group without a terminal.

@@ -14,7 +14,7 @@ import (
 // A hand is an effect that is journaled and being carried out.
 type hand struct {
 	coordinator frames.CoordinatorID
-	spawn       bool
+	place       bool          // guarded by the owner's mu; it counts as a process
 	done        chan struct{} // closed when its outcome is durable, or never will be
 }
 
@@ -125,10 +125,10 @@ func (o *Owner) admit(t *txn, cl *claim, f *DispatchEffect, a *admission) error 
 	}
 	t.put(bucketIndex, digestKey(cl.coordinator, f.Digest), &indexRow{f.Attempt})
 	if row.State == frames.EffectDispatched {
-		a.fresh = &hand{coordinator: cl.coordinator, spawn: f.Kind == frames.EffectSpawn, done: make(chan struct{})}
+		a.fresh = &hand{coordinator: cl.coordinator, place: f.Kind == frames.EffectSpawn, done: make(chan struct{})}
 		o.inHand[f.Attempt] = a.fresh
-		if a.fresh.spawn {
-			o.starting++
+		if a.fresh.place {
+			o.places++
 		}
 		o.wg.Add(1)
 	}
@@ -193,7 +193,7 @@ func (o *Owner) judge(t *txn, c frames.CoordinatorID, f *DispatchEffect, a *admi
 	if err != nil {
 		return err.Error()
 	}
-	if len(o.live)+o.starting >= o.opt.MaxProcesses {
+	if o.places >= o.opt.MaxProcesses {
 		return textTooMany
 	}
 	a.doc = doc
@@ -256,8 +256,8 @@ func (o *Owner) await(ctx context.Context, id frames.EffectAttemptID) (outcome, 
 func (o *Owner) finishHand(id frames.EffectAttemptID, h *hand) {
 	o.mu.Lock()
 	delete(o.inHand, id)
-	if h.spawn {
-		o.starting--
+	if h.place {
+		o.places--
 	}
 	close(h.done)
 	o.mu.Unlock()

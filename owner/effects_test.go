@@ -342,3 +342,107 @@ func TestRowsAreKeptForThirtyDays(t *testing.T) {
 		require.NoError(t, s.stop())
 	}
 }
+
+// A connection that sees many processes end keeps nothing of them: a stream ends with CLOSED,
+// and with its binding's giving up.
+func TestStreamsEndWithTheirBindings(t *testing.T) {
+	fake := newFakeLauncher()
+	s := newStation(t, func(o *Options) { o.launch = fake })
+	c := s.coordinator(1)
+	watched := func() int {
+		s.o.mu.Lock()
+		defer s.o.mu.Unlock()
+		return len(s.o.watchers)
+	}
+	for group := range uint32(3) {
+		r := c.run(&Document{Argv: []string{"x"}})
+		require.Equal(t, 1, watched())
+		fake.child(group + 1).end(frames.Closed{Known: true})
+		r.requireExit(0)
+		c.eventually("it is forgotten", func() bool { return watched() == 0 })
+		require.NoError(t, c.FactAck(t.Context(), r.id, 2, 2))
+		require.NoError(t, c.OpenFacts(t.Context(), c.guard(), r.id, 1, 1)) // and served again
+		c.eventually("CLOSED again", func() bool { return len(c.in.of(r.id)) == 3 && watched() == 0 })
+	}
+	r := c.run(&Document{Argv: []string{"x"}})
+	require.Equal(t, 1, watched())
+	require.NoError(t, c.FactAck(t.Context(), r.id, AckAll, 0)) // it is killed, and nobody asked to hear of it
+	c.eventually("it is forgotten", func() bool { return watched() == 0 && s.o.Processes() == 0 })
+	require.Equal(t, NeverSeen, c.lookUp(c.newSpawn(&Document{Argv: []string{"y"}})).State) // a round trip
+	for _, f := range c.in.of(r.id) {
+		require.Equal(t, frames.FactOpened, f.Kind)
+	}
+}
+
+// A place is free as soon as the end of its process can be known, and a process that is being
+// started has one.
+func TestPlacesOfProcesses(t *testing.T) {
+	fake := newFakeLauncher()
+	gate := make(chan struct{})
+	s := newStation(t, func(o *Options) { o.launch, o.MaxProcesses = fake, 1 })
+	c := s.coordinator(1)
+	for group := range uint32(20) {
+		a := c.newSpawn(&Document{Argv: []string{"x"}})
+		r := c.started(a, c.dispatch(a))
+		require.Equal(t, frames.EffectRejected, c.dispatch(c.newSpawn(&Document{Argv: []string{"y"}})).State)
+		fake.child(group + 1).end(frames.Closed{Known: true})
+		r.requireExit(0)
+	}
+	require.Equal(t, frames.EffectRejected, c.dispatch(c.newSpawn(&Document{Argv: []string{"missing"}})).State)
+	fake.beforeHold = func() { <-gate }
+	holds := fake.holds.Load()
+	first := make(chan Result, 1)
+	a := c.newSpawn(&Document{Argv: []string{"x"}})
+	go func() {
+		r, err := c.Dispatch(context.Background(), c.guard(), a)
+		if err != nil {
+			t.Error(err)
+		}
+		first <- r
+	}()
+	c.eventually("the hold", func() bool { return fake.holds.Load() == holds+1 })
+	second := c.dispatch(c.newSpawn(&Document{Argv: []string{"y"}}))
+	require.Equal(t, frames.EffectRejected, second.State)
+	require.Equal(t, textTooMany, second.Message)
+	close(gate)
+	require.Equal(t, frames.EffectSucceeded, (<-first).State)
+}
+
+// What is not started yet has no output, rather than an empty one that looks final; and nobody
+// can kill it by a name that it has not been given.
+func TestProcessThatIsHeldHasNoOutput(t *testing.T) {
+	reached, gate := make(chan struct{}), make(chan struct{})
+	fake := newFakeLauncher()
+	fake.started = func([]string) { close(reached); <-gate }
+	s := newStation(t, func(o *Options) { o.launch = fake })
+	c := s.coordinator(1)
+	a := c.newSpawn(&Document{Argv: []string{"x"}})
+	id := frames.BindingID(a.Target.PendingBindingID)
+	dispatched := make(chan Result, 1)
+	go func() {
+		r, err := c.Dispatch(context.Background(), c.guard(), a)
+		if err != nil {
+			t.Error(err)
+		}
+		dispatched <- r
+	}()
+	<-reached
+	none := func(uint64, []byte) error { t.Error("output"); return nil }
+	requireCode(t, frames.CodeNotFound, c.ReadOutput(t.Context(), id, 0, 0, true, none))
+	row, err := s.o.holds(coordA, id)
+	require.NoError(t, err)
+	require.Equal(t, bindingHeld, row.State)
+	guess := running{c: c, id: id, ref: row.ref(id, ownerPrint)}
+	require.Equal(t, frames.EffectRejected, c.dispatch(guess.effect(frames.EffectKill, nil)).State)
+	next := s.dial(linkKey, coordA, ScopeAll)
+	next.show(c.cert)
+	require.Equal(t, []frames.BindingID{id}, next.in.bindings, "it may live before anybody knows")
+	require.NoError(t, c.FactAck(t.Context(), id, AckAll, 0)) // given up before it is started
+	c.eventually("that is journaled", func() bool {
+		row, err := s.o.holds(coordA, id)
+		return err == nil && row.Acked == AckAll
+	})
+	close(gate)
+	require.Equal(t, frames.EffectSucceeded, (<-dispatched).State)
+	c.eventually("it is killed at once", func() bool { return s.o.Processes() == 0 })
+}

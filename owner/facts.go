@@ -213,12 +213,16 @@ func (o *Owner) ackFacts(cl *claim, id frames.BindingID, through uint64) error {
 
 // openOutput opens the stored output of a binding for reading.
 func (o *Owner) openOutput(c frames.CoordinatorID, id frames.BindingID) (*reading, error) {
-	o.mu.Lock()
+	row, err := o.holds(c, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case row.State == bindingHeld:
+		return nil, frames.Refuse(frames.CodeNotFound, "no such output yet") // or its emptiness would look final
+	}
+	o.mu.Lock() // behind the row: what was live there and is not here has ended meanwhile
 	b := o.live[id]
 	o.mu.Unlock()
-	if _, err := o.holds(c, id); err != nil {
-		return nil, err
-	}
 	var live *output
 	if b != nil {
 		live = b.out

@@ -168,8 +168,13 @@ func TestTakeoverWaitsForWhatIsJournaled(t *testing.T) {
 	cert := certificate(t, s.clk.Now(), coordA, 2)
 	require.NoError(t, next.Authority(t.Context(), cert))
 	old.requireEnd(frames.CodeStaleAuthority)
+	require.Never(t, func() bool {
+		s.o.mu.Lock()
+		defer s.o.mu.Unlock()
+		return s.o.fences[coordA].highest.Epoch != 1
+	}, 100*time.Millisecond, 5*time.Millisecond, "not taken yet")
 	next.in.mu.Lock()
-	require.Zero(t, next.in.lists, "not taken yet")
+	require.Zero(t, next.in.lists)
 	next.in.mu.Unlock()
 	close(gate)
 	next.cert = cert

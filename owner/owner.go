@@ -76,7 +76,7 @@ type Owner struct {
 	closed   bool                                      // guarded by mu
 	live     map[frames.BindingID]*binding             // guarded by mu
 	inHand   map[frames.EffectAttemptID]*hand          // guarded by mu; journaled, without an outcome
-	starting int                                       // guarded by mu; SPAWNs in hand
+	places   int                                       // guarded by mu; processes that run or are being started
 	fences   map[frames.CoordinatorID]*fence           // guarded by mu
 	watchers map[frames.BindingID]map[watcher]struct{} // guarded by mu
 	resource uint32                                    // guarded by mu; last local resource id

@@ -262,6 +262,9 @@ func TestProcessSignals(t *testing.T) {
 	require.Equal(t, frames.SignalResult{Attempt: interrupt.ID, Outcome: frames.OutcomeApplied}, results[0])
 	late := c.dispatch(r.effect(frames.EffectProcessSignal, []byte{byte(frames.ProcessTerminate)}))
 	require.Equal(t, frames.EffectRejected, late.State)
+	row, err := c.s.o.holds(coordA, r.id)
+	require.NoError(t, err)
+	require.EqualValues(t, len(facts)+2, row.Last, "nothing follows CLOSED")
 }
 
 func TestSpawnsThatAreRejected(t *testing.T) {

@@ -291,6 +291,10 @@ func (s *session) factAck(f *FactAck) error {
 	if err := s.o.ackFacts(s.claim, f.BindingID, f.Through); err != nil {
 		return err
 	}
+	if f.Through == AckAll {
+		s.drop(f.BindingID, nil, 0)
+		return nil
+	}
 	s.mu.Lock()
 	if st := s.streams[f.BindingID]; st != nil {
 		st.credit += uint64(f.Add)
@@ -298,6 +302,24 @@ func (s *session) factAck(f *FactAck) error {
 	s.mu.Unlock()
 	s.factsCame(f.BindingID)
 	return nil
+}
+
+// drop ends a stream, and forgets it: a connection may see more bindings than it has memory
+// for. With st it does so unless OPEN_FACTS has moved that stream meanwhile, and reports
+// whether it did.
+func (s *session) drop(id frames.BindingID, st *stream, moved uint64) bool {
+	s.mu.Lock()
+	if st != nil && st.moved != moved {
+		s.mu.Unlock()
+		return false
+	}
+	if st = s.streams[id]; st != nil {
+		st.moved++ // what is being sent of it stops
+		delete(s.streams, id)
+	}
+	s.mu.Unlock()
+	s.o.unwatch(id, s)
+	return true
 }
 
 // factsCame has feed look at a binding's stream. It is called with the owner's mu held or
@@ -364,23 +386,20 @@ func (s *session) feedOne(ctx context.Context, id frames.BindingID) error {
 			return err
 		}
 	}
-	if len(p.facts) == factPage {
+	n := len(p.facts)
+	switch {
+	case !p.ended && n > 0 && p.facts[n-1].Kind == frames.FactClosed:
+		s.drop(id, st, moved) // nothing follows
+		return nil
+	case n == factPage:
 		s.factsCame(id)
 		return nil
-	}
-	if !p.ended {
+	case !p.ended:
 		return nil
 	}
-	s.mu.Lock()
-	stale := st.moved != moved
-	if !stale {
-		delete(s.streams, id)
-	}
-	s.mu.Unlock()
-	if stale {
+	if !s.drop(id, st, moved) {
 		return nil
 	}
-	s.o.unwatch(id, s)
 	return s.c.SendBulk(ctx, &FactsEnd{BindingID: id, Last: p.last})
 }
 

@@ -65,6 +65,7 @@ func (o *Owner) cwd(d *Document) string {
 func (o *Owner) open(attempt frames.EffectAttemptID, id frames.BindingID, b *binding, resource frames.ResourceID) error {
 	o.mu.Lock()
 	o.live[id] = b
+	o.inHand[attempt].place = false // the process has it from here on
 	o.mu.Unlock()
 	given := false
 	err := o.settle(attempt, outcome{state: frames.EffectSucceeded, resource: &resource}, func(t *txn) {
