@@ -6,7 +6,7 @@ import (
 	"coordinator/frames"
 )
 
-// PrefetchHeads is Prefetch that reads of heads all but the payloads, for [Tx.Head] and
+// PrefetchHeads is Prefetch that reads of heads all but the payloads, for [Tx.GetHead] and
 // [Tx.Remove]: whoever removes many records need not hold them.
 func (s *Store) PrefetchHeads(refs, heads []frames.ObjectRef) (*Loaded, error) {
 	// The position comes first: a checkpoint that finishes during the read may or may not be
@@ -30,9 +30,9 @@ func keysOf(refs []frames.ObjectRef) []Key {
 	return keys
 }
 
-// Head is Get for whoever needs no payload: that of the row may be missing. It also finds
+// GetHead is Get for whoever needs no payload: that of the row may be missing. It also finds
 // rows of which only the head was prefetched.
-func (tx *Tx) Head(ref frames.ObjectRef) (Row, bool, error) {
+func (tx *Tx) GetHead(ref frames.ObjectRef) (Row, bool, error) {
 	r, known := tx.findHead(KeyOf(ref))
 	switch {
 	case !known:

@@ -182,6 +182,7 @@ func (s *Store) load(segs []*segment, tail logTail) error {
 	if err := openLog(s.log, segs, tail); err != nil {
 		return err
 	}
+	s.clearCompaction()
 	s.clean = tail.clean
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
 	s.publish()

@@ -34,7 +34,7 @@ func (tx *Tx) reset(s *Store) {
 	tx.items = nil
 	tx.own = make(map[Key]*row)
 	tx.loaded = make(map[Key]*row)
-	tx.heads = nil
+	tx.heads = make(map[Key]*row)
 	tx.base, tx.head = s.state.Head, s.state.Head
 	tx.commit = s.state.Commit + 1
 	tx.err = nil
@@ -49,10 +49,6 @@ func (tx *Tx) Use(l *Loaded) bool {
 	}
 	for k, r := range l.rows {
 		tx.loaded[k] = r
-	}
-	if tx.heads == nil {
-		tx.heads = l.heads
-		return true
 	}
 	for k, r := range l.heads {
 		tx.heads[k] = r

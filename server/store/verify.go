@@ -3,6 +3,8 @@ package store
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -71,6 +73,9 @@ func Verify(dir string, o Options) error {
 		last := segs[len(segs)-1]
 		o.Progress(fmt.Sprintf("%s ends in an unfinished record at offset %d, which the next start will cut", last.path, last.end))
 	}
+	if tmp := filepath.Join(dir, compactName); exists(tmp) {
+		o.Progress(tmp + " is what an interrupted compact left, and the next start will remove it")
+	}
 	o.Progress("checking the pages of state.db")
 	if err := CheckFile(statePath(dir)); err != nil {
 		return err
@@ -81,4 +86,9 @@ func Verify(dir string, o Options) error {
 	}
 	_, err = newStore(dir, o, h).loadFiles(segs)
 	return errors.Join(err, h.close())
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
