@@ -1,17 +1,42 @@
 package server
 
 import (
+	"log/slog"
 	"math"
 
 	"golang.org/x/sys/unix"
 )
 
-// freeBytes is what this user may still write on the file system of dir. An
+// FreeBytes is what this user may still write on the file system of dir. An
 // error counts as plenty: the write itself then tells.
-func freeBytes(dir string) uint64 {
+func FreeBytes(dir string) uint64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 {
 		return math.MaxUint64
 	}
 	return uint64(st.Bavail) * uint64(st.Bsize)
+}
+
+// A reserve is the part of the disk on which cancels, facts, effect results and
+// activations live when the rest is full [D-41]. The writer's goroutine asks it once
+// per commit, and it says so in the log when the answer changes.
+type reserve struct {
+	free  func() uint64
+	bytes uint64
+	log   *slog.Logger
+	was   bool
+}
+
+// reached reports that less than the reserve is free.
+func (r *reserve) reached() bool {
+	free := r.free()
+	is := free < r.bytes
+	switch {
+	case is && !r.was:
+		r.log.Warn("the disk reserve is reached: new work is refused until there is room", "free", free, "reserve", r.bytes)
+	case !is && r.was:
+		r.log.Info("there is room on the disk again: new work is taken", "free", free, "reserve", r.bytes)
+	}
+	r.was = is
+	return is
 }
