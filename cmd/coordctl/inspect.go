@@ -67,14 +67,19 @@ func (s *session) status(ctx context.Context, counts bool) error {
 	if lost := s.conn.State().LostHistory(); lost != nil {
 		history = "HISTORY_LOST: " + lost.Error()
 	}
-	o := object{
-		{"context", s.a.contextPath}, {"name", i.Name}, {"socket", i.Socket}, {"quic", i.QUIC},
+	o := object{{"context", s.a.contextPath}, {"name", i.Name}}
+	for _, address := range []member{{"socket", i.Socket}, {"quic", i.QUIC}} {
+		if address.value != "" || s.a.json() { // people are shown what there is
+			o = append(o, address)
+		}
+	}
+	o = append(o, object{
 		{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
 		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.a.time(i.LeaseExpires)},
 		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.a.time(i.GrantExpires)},
 		{"operation_result_retention_secs", i.RetentionSecs},
 		{"history", history}, {"unresolved_operations", len(s.conn.State().Unresolved())},
-	}
+	}...)
 	if counts {
 		byKind := map[frames.ObjectKind]uint64{}
 		err := s.records(ctx, func(frames.ObjectKind) bool { return true }, func(r frames.SnapshotRecord) error {

@@ -83,6 +83,7 @@ func TestUpQUIC(t *testing.T) {
 	got = remote("status")
 	require.Zero(t, got.code, got.errout)
 	require.Contains(t, got.out, addr)
+	require.NotContains(t, got.out, "socket")
 
 	// Another authority than the pinned one.
 	text, err := os.ReadFile(path)

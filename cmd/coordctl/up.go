@@ -301,7 +301,7 @@ func (u *upper) banner(epoch uint64) {
 	}
 	fmt.Fprintf(&b, "ready: the coordinator serves at epoch %d\n", epoch)
 	fmt.Fprintf(&b, "try, in another terminal:\n")
-	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "run --title \"First run\" -- uname -a", "snapshot save first.snapshot"} {
+	for _, try := range []string{"status", `create objective --title "First work"`, "get objective", "run --title \"First run\" -- uname -a", "watch", "snapshot save first.snapshot"} {
 		fmt.Fprintf(&b, "  %s\n", a.line(try))
 	}
 	fmt.Fprint(a.stdout, b.String())

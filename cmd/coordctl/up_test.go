@@ -334,6 +334,9 @@ func TestUpFromNothingToWorkAndBack(t *testing.T) {
 	witness, coordinator := u.pids()
 	require.Contains(t, u.out.String(), filepath.Join(u.state, "coordinator", "coordinator.sock"))
 	require.Contains(t, u.out.String(), "create objective --title")
+	require.Contains(t, u.out.String(), u.context()+" watch\n")
+	require.Regexp(t, `(?m)^socket +/`, u.ctl("status").out)
+	require.NotRegexp(t, `(?m)^[a-z_]+ *$`, u.ctl("status").out, "no row is empty")
 
 	var made struct {
 		ObjectiveID string `json:"objective_id"`
