@@ -105,7 +105,7 @@ func permanent(err error) bool {
 	case errors.As(err, &refused):
 		switch refused.Code {
 		case frames.CodeVersionIncompatible, frames.CodeCapabilityRequired, frames.CodeMalformedMessage, frames.CodeScopeDenied,
-			frames.CodeFrameTooLarge, frames.CodeProtocolError:
+			frames.CodeFrameTooLarge: // but no PROTOCOL_ERROR: a handshake that took too long is one
 			return true
 		}
 	}
