@@ -276,9 +276,8 @@ func (p *peer) holdsNothingOf(s *surface) {
 	}
 }
 
-// hold keeps the writer between two commits until the function that it returns is called,
-// once or more often.
-func (r *rig) hold() (release func()) {
+// hold keeps the writer between two commits until release.
+func (r *rig) hold() {
 	r.t.Helper()
 	held, free := make(chan struct{}), make(chan struct{})
 	var ended sync.WaitGroup
@@ -293,12 +292,11 @@ func (r *rig) hold() (release func()) {
 		}
 	})
 	<-held
-	release = sync.OnceFunc(func() {
+	r.release = sync.OnceFunc(func() {
 		close(free)
 		ended.Wait()
 	})
-	r.t.Cleanup(release)
-	return release
+	r.t.Cleanup(r.release)
 }
 
 func (r *rig) used(k *handshake.Key, what quota.Resource) uint64 {
@@ -323,7 +321,7 @@ func TestC04_QueuedCommandsOfAnEndedGrant(t *testing.T) {
 		t.Run(w.name, func(t *testing.T) {
 			r := remoteRig(t)
 			doomed, other := r.join(w, following), r.connect(r.keys[1], following)
-			release := r.hold()
+			r.hold()
 			const each = 20
 			var ids, others []frames.ObjectiveID
 			op := newID[frames.OperationID](t)
@@ -344,7 +342,7 @@ func TestC04_QueuedCommandsOfAnEndedGrant(t *testing.T) {
 			require.NoError(t, err)
 			doomed.farewell() // it does not wait for the writer
 			eventually(t, "nothing is held for it", func() bool { return len(r.heldBy(r.keys[0])) == 0 })
-			release()
+			r.release()
 			for range others {
 				f, err := other.next()
 				require.NoError(t, err)

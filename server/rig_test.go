@@ -47,6 +47,8 @@ type rig struct {
 	done   chan error
 	info   Info
 	srv    *Server // of the running coordinator
+
+	release func() // lets the writer go on; set by hold
 }
 
 func (r *rig) server() *Server { return r.srv }

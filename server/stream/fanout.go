@@ -10,10 +10,11 @@ import (
 
 // Publish takes in one commit, on the writer's goroutine and in commit order. It
 // charges every open cut for what the commit superseded, which never refuses the
-// commit: a cut that cannot be charged ends alone (protocol.md §2.3 [D-5]). It
-// waits for nothing but other goroutines' computations.
+// commit: a cut that cannot be charged ends alone (protocol.md §2.3 [D-5]), and what
+// it gives back may be what the next one needs. It waits for nothing but other
+// goroutines' computations.
 func (m *Manager) Publish(b store.Batch) {
-	for _, l := range m.leases.uncovered() {
+	for l := m.leases.uncovered(); l != nil; l = m.leases.uncovered() {
 		m.o.Logger.Warn("snapshot ended: its cut holds back more than its principal or the server may pin")
 		l.abort(frames.GapInternal)
 	}

@@ -164,17 +164,17 @@ func (ll *leaseList) remove(l *lease) {
 	}
 }
 
-// uncovered gives the leases whose cuts could not be charged for what they hold
-// back.
-func (ll *leaseList) uncovered() (ended []*lease) {
+// uncovered gives the oldest lease whose cut could not be charged for what it holds
+// back, or nil.
+func (ll *leaseList) uncovered() *lease {
 	ll.mu.Lock()
 	defer ll.mu.Unlock()
 	for e := ll.open.Front(); e != nil; e = e.Next() {
 		if l := e.Value.(*lease); !l.cover() {
-			ended = append(ended, l)
+			return l
 		}
 	}
-	return ended
+	return nil
 }
 
 // signal leaves a token in c unless one is there.
@@ -254,7 +254,7 @@ func (l *lease) abort(reason frames.GapReason) {
 // cover extends the reservation until it holds what the cut holds back. It
 // reports false when the extension was refused.
 func (l *lease) cover() bool {
-	if l.cut == nil {
+	if l.cut == nil || l.ended.Load() {
 		return true
 	}
 	held := l.cut.Superseded()
