@@ -1,6 +1,6 @@
 // Command coordinatord runs the coordinator endpoint on a state directory:
 // init makes one, serve runs it, status says how it is, verify checks it offline,
-// keys edits the registry of workload keys that may connect.
+// compact gives back its free disk, keys edits the registry of workload keys that may connect.
 package main
 
 import (
@@ -30,7 +30,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work"}
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
-	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), statusCommand(&state),
+	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), compactCommand(&state), statusCommand(&state),
 		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))
 	return root
 }
@@ -51,6 +51,7 @@ func coded(err error) error {
 		files   *server.DescriptorError
 		corrupt *store.CorruptError
 		schema  *store.SchemaError
+		refused *store.IOError
 		lease   *authority.LeaseHeldError
 		rolled  *authority.RolledBackError
 	)
@@ -67,7 +68,7 @@ func coded(err error) error {
 		return daemon.Exit(daemon.ExitSchema, err)
 	case errors.As(err, &corrupt):
 		return daemon.Exit(daemon.ExitCorrupt, err)
-	case errors.Is(err, server.ErrStoreFailed):
+	case errors.Is(err, server.ErrStoreFailed), errors.As(err, &refused) && refused.Writes():
 		return daemon.Exit(daemon.ExitWriteFailed, err)
 	case errors.Is(err, store.ErrNoStore):
 		return daemon.Exit(daemon.ExitCorrupt, fmt.Errorf("%w; restore log/ and state.db together from one backup", err))

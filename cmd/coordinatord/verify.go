@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/internal/durable"
 	"coordinator/server/authority"
 	"coordinator/server/store"
 )
@@ -51,17 +52,7 @@ func verifyCommand(state *string) *cobra.Command {
 // verify takes the store lock and checks in a child process, whose death by a
 // damaged page is then still a report.
 func verify(ctx context.Context, dir string, out io.Writer) error {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(dir); err != nil {
-		return daemon.Exit(daemon.ExitConfig, fmt.Errorf("%w; --state names a coordinator's directory", err))
-	}
-	if err := hasStore(dir); err != nil {
-		return err
-	}
-	lock, err := authority.LockStore(dir)
+	dir, lock, err := lockOffline(dir)
 	if err != nil {
 		return err
 	}
@@ -71,6 +62,23 @@ func verify(ctx context.Context, dir string, out io.Writer) error {
 	}
 	_, err = fmt.Fprintln(out, "the store is whole")
 	return err
+}
+
+// lockOffline takes the lock of the store in dir, which no coordinator may run on, and
+// gives the absolute path of dir.
+func lockOffline(dir string) (string, *durable.Lock, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", nil, err
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return "", nil, daemon.Exit(daemon.ExitConfig, fmt.Errorf("%w; --state names a coordinator's directory", err))
+	}
+	if err := hasStore(dir); err != nil {
+		return "", nil, err
+	}
+	lock, err := authority.LockStore(dir)
+	return dir, lock, err
 }
 
 // hasStore reports store.ErrNoStore for a directory without a trace of one, before

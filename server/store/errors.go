@@ -78,6 +78,16 @@ type IOError struct {
 func (e *IOError) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.File, e.Err) }
 func (e *IOError) Unwrap() error { return e.Err }
 
+// Writes reports that it was to change something. A store that meets such an error while it
+// is open has ended (protocol.md §8 [D-41]).
+func (e *IOError) Writes() bool {
+	switch e.Op {
+	case "create", "write", "sync", "remove", "rename", "mkdir":
+		return true
+	}
+	return false
+}
+
 func ioError(op, file string, err error) error {
 	if err == nil {
 		return nil
