@@ -13,5 +13,7 @@ import (
 func TestAHandshakeThatTookTooLongIsTriedAgain(t *testing.T) {
 	late := &RefusedError{frames.CodeProtocolError, "the handshake took too long"}
 	require.False(t, permanent(notSent(late)))
+	require.True(t, new(Session).again(notSent(late)))
+	require.False(t, new(Session).again(late), "it has ended a command")
 	require.True(t, permanent(notSent(&RefusedError{frames.CodeVersionIncompatible, ""})))
 }

@@ -113,7 +113,7 @@ func (s *Session) again(err error) bool {
 	case errors.As(err, &refused) && !errors.As(err, new(*OutcomeUnknownError)):
 		// Another authority took over, or is about to; anything else was decided.
 		return refused.Code == frames.CodeStaleAuthority || refused.Code == frames.CodeAuthorityFenced ||
-			errors.Is(err, ErrNotSent) && refused.Code == frames.CodeResourceExhausted
+			errors.Is(err, ErrNotSent) && (refused.Code == frames.CodeResourceExhausted || refused.Code == frames.CodeProtocolError)
 	}
 	return true
 }
