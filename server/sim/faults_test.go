@@ -67,6 +67,7 @@ func (w *world) brink(n *node) {
 		if r, err := w.newRequest(); err != nil {
 			w.fault("request: %v", err)
 		} else {
+			w.order = append(w.order, r)
 			n.propose(r)
 		}
 		if n.step(); !n.up() {

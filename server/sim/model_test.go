@@ -20,11 +20,13 @@ type request struct {
 	document  []byte
 	create    bool
 	state     *frames.ObjectiveState
+	expected  frames.ObjectRevision // that it demands; zero for any
 }
 
 // A lineage is what the clients of one disk were promised. A copy of the disk begins with
 // a copy of it.
 type lineage struct {
+	*timeline
 	acked map[frames.OperationID]frames.OperationResult
 	epoch frames.AuthorityEpoch              // highest that an activation installed here
 	head  frames.EventCut                    // highest that was published here
@@ -36,11 +38,12 @@ type lineage struct {
 }
 
 func newLineage() *lineage {
-	return &lineage{acked: map[frames.OperationID]frames.OperationResult{}, keys: map[frames.KeyID]frames.Credential{}, maybe: map[frames.KeyID]bool{}}
+	return &lineage{timeline: newTimeline(), acked: map[frames.OperationID]frames.OperationResult{}, keys: map[frames.KeyID]frames.Credential{}, maybe: map[frames.KeyID]bool{}}
 }
 
 func (l *lineage) clone() *lineage {
 	c := newLineage()
+	c.timeline = l.timeline.clone()
 	for id, r := range l.acked {
 		c.acked[id] = r
 	}
@@ -191,6 +194,9 @@ func fold(ops []committed, asked map[frames.OperationID]*request) (map[frames.Ob
 		}
 		if !r.create && o.state != frames.ObjectiveActive {
 			return nil, fmt.Errorf("operation %v: changed an objective that had ended", op.id)
+		}
+		if r.expected != 0 && o.revision != r.expected {
+			return nil, fmt.Errorf("operation %v: demanded revision %d and was applied to %d", op.id, r.expected, o.revision)
 		}
 		o.revision++
 		o.document = r.document

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"coordinator/frames"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
+	"coordinator/server"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
 	"coordinator/server/store"
@@ -37,14 +39,20 @@ type machineClock struct {
 }
 
 // instants are those at which timers fall due, no two of them in the same, so that only one
-// process wakes at a time and a seed decides every order.
+// goroutine wakes at a time and a seed decides every order. Each goroutine has instants of
+// its own: what several do at once, as when a fence closes for all connections, needs no
+// order then.
 type instants struct {
-	base *clock.Manual
-	mu   sync.Mutex
-	used map[time.Duration]bool // guarded by mu
+	base  *clock.Manual
+	mu    sync.Mutex
+	used  map[time.Duration]bool // guarded by mu
+	lanes map[string]int64       // guarded by mu; by goroutine, in the order of their first timers
 }
 
-// free is d, or a little more when some other timer falls due then.
+// apart is how far the instants of one goroutine are from each other.
+const apart = 1 << 16
+
+// free is d, or a little more, so that no other timer falls due then.
 func (i *instants) free(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d // at once: it wakes the process that is running
@@ -52,11 +60,26 @@ func (i *instants) free(d time.Duration) time.Duration {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := i.base.Now().Boot
-	for i.used[now+d] {
-		d++
+	g := goroutine()
+	lane, ok := i.lanes[g]
+	if !ok {
+		lane = int64(len(i.lanes))
+		i.lanes[g] = lane
 	}
-	i.used[now+d] = true
-	return d
+	due := int64(now + d)
+	due += ((lane-due)%apart + apart) % apart
+	for i.used[time.Duration(due)] {
+		due += apart
+	}
+	i.used[time.Duration(due)] = true
+	return time.Duration(due) - now
+}
+
+// goroutine names the one that runs.
+func goroutine() string {
+	var buf [32]byte
+	name, _, _ := strings.Cut(string(buf[:runtime.Stack(buf[:], false)]), " [")
+	return name
 }
 
 func (c *machineClock) Now() clock.Reading {
@@ -170,17 +193,22 @@ type node struct {
 	link    *link
 	lineage *lineage
 
-	lock    *durable.Lock
-	store   *store.Store
-	fence   *authority.Fence
-	keeper  *authority.Keeper
-	writer  *commit.Writer
-	endKeep context.CancelFunc
-	kept    chan error
-	cut     *store.Cut
-	cutRows []store.Row
-	waiting int  // proposals without an answer
-	synced  bool // a registry change may still be queued
+	lock      *durable.Lock
+	store     *store.Store
+	server    *server.Server
+	fence     *authority.Fence
+	keeper    *authority.Keeper
+	writer    *commit.Writer
+	endKeep   context.CancelFunc
+	kept      chan error
+	endRun    context.CancelFunc
+	ran       chan error // the server's own goroutines, as each ends
+	installed bool       // clients are let in
+	stepping  bool       // the writer is on the stack
+	cut       *store.Cut
+	cutRows   []store.Row
+	waiting   int  // proposals without an answer
+	synced    bool // a registry change may still be queued
 }
 
 func (n *node) options() store.Options {
@@ -191,6 +219,9 @@ func (n *node) options() store.Options {
 }
 
 func (n *node) up() bool { return n.store != nil }
+
+// serving reports whether clients can connect.
+func (n *node) serving() bool { return n.up() && n.installed }
 
 // start opens, activates and installs, in the order of a real start. It reports false
 // when the witness does not let it, which is no fault.
@@ -205,6 +236,13 @@ func (n *node) start() (bool, error) {
 	if got := n.store.State().Head; got < n.lineage.head {
 		return false, fmt.Errorf("the store opened at event %d, and %d had been published", got, n.lineage.head)
 	}
+	rows, err := n.rows()
+	if err == nil {
+		err = n.lineage.recovered(rows, n.lineage.head, n.store.State().Head)
+	}
+	if err != nil {
+		return false, fmt.Errorf("recovered: %w", err)
+	}
 	act, err := n.activate()
 	if err != nil {
 		n.w.say("%s: not activated: %v", n.name, err)
@@ -214,16 +252,29 @@ func (n *node) start() (bool, error) {
 	if err := n.w.granted(n, act.Certificate); err != nil {
 		return false, err
 	}
-	n.fence = authority.NewFence(act, n.clock)
-	n.writer = commit.New(commit.Options{
-		Store: n.store, Fence: n.fence, Clock: n.clock, Rand: n.w.bytes, Publish: n.publish,
-	})
+	if n.server, err = server.Assemble(server.Options{
+		Dir: n.dir, CoordinatorID: coordinatorID, LeaseSeconds: n.w.lease, Quotas: n.w.quotas, LowDiskBytes: 1,
+		Clock: n.clock, Rand: n.w.bytes,
+	}, server.Parts{
+		Store: n.store, Activation: act, Key: n.w.authority, Registry: n.w.registryOf(n), Committed: n.publish,
+	}); err != nil {
+		return false, err
+	}
+	n.fence, n.writer = n.server.Fence(), n.server.Writer()
+	n.store.SetEventBytes(n.w.eventBytes)
 	n.keeper = authority.NewKeeper(authority.KeeperOptions{
 		Fence: n.fence, Authority: n.link, Clock: n.clock, Lock: n.lock, LeaseSeconds: n.w.lease,
+		OnRenewed: n.server.Renewed,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	n.endKeep, n.kept = cancel, make(chan error, 1)
 	go func() { n.kept <- n.keeper.Run(ctx) }()
+	n.w.settle()
+	ctx, n.endRun = context.WithCancel(context.Background())
+	n.ran = make(chan error, 2)
+	go func() { n.ran <- n.server.Streams().Run(ctx) }()
+	n.w.settle()
+	go func() { n.ran <- n.server.Tend(ctx) }()
 	n.w.settle()
 	return true, n.install(act.Certificate)
 }
@@ -249,7 +300,7 @@ func (n *node) install(cert frames.Certificate) error {
 	}
 	n.step()
 	if n.up() && answered && installed == nil {
-		n.lineage.epoch = cert.Epoch
+		n.lineage.epoch, n.installed = cert.Epoch, true
 	}
 	return nil
 }
@@ -259,7 +310,10 @@ func (n *node) step() {
 	if !n.up() {
 		return
 	}
+	n.stepping = true
 	_, err := n.writer.Step()
+	n.w.settle()
+	n.stepping = false
 	if err != nil && !errors.Is(err, authority.ErrDiverged) {
 		n.w.say("%s: writer ended: %v", n.name, err)
 		n.die()
@@ -280,6 +334,14 @@ func (n *node) publish(b store.Batch) {
 		}
 	}
 	n.w.actsNow(n, "published")
+	rows, err := n.rows()
+	if err == nil {
+		err = n.lineage.published(b, rows)
+	}
+	if err != nil {
+		n.w.fault("%s: commit %d: %v", n.name, b.Commit, err)
+	}
+	n.lineage.shown[n.fence.Guard().Activation] = n.lineage.head
 }
 
 // die ends the process as a kill would: what waited is never answered.
@@ -290,6 +352,8 @@ func (n *node) die() {
 
 // abandon forgets all that was in memory.
 func (n *node) abandon() {
+	n.installed = false
+	n.endServer()
 	if n.endKeep != nil {
 		n.endKeep()
 		n.w.settle()
@@ -304,8 +368,28 @@ func (n *node) abandon() {
 	if n.lock != nil {
 		_ = n.lock.Release()
 	}
-	n.lock, n.store, n.fence, n.keeper, n.writer, n.endKeep, n.kept = nil, nil, nil, nil, nil, nil, nil
+	n.lock, n.store, n.server, n.fence, n.keeper, n.writer, n.endKeep, n.kept = nil, nil, nil, nil, nil, nil, nil, nil
 	n.cut, n.cutRows, n.waiting, n.synced = nil, nil, 0, false
+}
+
+// endServer cuts all connections, one after the other, and joins what serves them.
+func (n *node) endServer() {
+	for _, wire := range n.w.net.inUse() {
+		if wire.node == n {
+			wire.cut()
+		}
+	}
+	if n.server != nil {
+		n.server.Cut()
+		n.w.judgeQuotas(n, true)
+	}
+	if n.endRun != nil {
+		n.endRun()
+		<-n.ran
+		<-n.ran
+	}
+	n.endRun, n.ran = nil, nil
+	n.w.settle()
 }
 
 // stop ends the process in order: last commits, fence, relinquish, close.
@@ -322,7 +406,9 @@ func (n *node) stop() error {
 	}
 	var drained error
 	// A round that diverged clocks hold back stays inside until the deadline.
+	n.installed = false
 	n.w.await(func() { drained = n.fence.Stop(context.Background()) })
+	n.w.await(n.server.Wait)
 	n.endKeep()
 	n.w.settle()
 	<-n.kept

@@ -38,7 +38,7 @@ func TestSimulation(t *testing.T) {
 
 // TestSimulationRepeats holds the simulation to its promise: a seed is a whole run.
 func TestSimulationRepeats(t *testing.T) {
-	for seed := range uint64(3) {
+	for seed := range number(t, "SIM_REPEATS", 3) {
 		a, b := run(t, seed), run(t, seed)
 		if a.history() != b.history() || a.acked != b.acked {
 			t.Errorf("seed %d ran in two ways:\n%s\n---\n%s", seed, a.history(), b.history())
@@ -62,6 +62,9 @@ func run(t *testing.T, seed uint64) (w *world) {
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(t, seed)
 		defer w.close()
+		for _, c := range w.clients {
+			c.begin()
+		}
 		for i := 0; i < actionsPerSeed && w.failed == nil; i++ {
 			w.act()
 		}
@@ -80,7 +83,9 @@ func (w *world) act() {
 		w.startNode(n)
 		return
 	}
-	switch k := w.rng.IntN(111); {
+	switch k := w.rng.IntN(171); {
+	case k >= 111:
+		w.actClients(k - 111)
 	case k >= 110:
 		w.brink(n)
 	case k >= 108:
@@ -135,6 +140,7 @@ func (w *world) command(n *node) {
 			w.fault("request: %v", err)
 			return
 		}
+		w.order = append(w.order, r)
 		n.propose(r)
 	}
 }
@@ -144,7 +150,7 @@ func (w *world) newRequest() (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &request{document: fmt.Appendf(nil, `{"n":%d}`, len(w.order))}
+	r := &request{document: fmt.Appendf(nil, `{"n":%d}`, len(w.asked))}
 	if w.rng.IntN(3) == 0 {
 		r.document = append(r.document, make([]byte, w.rng.IntN(3000))...)
 	}
@@ -172,7 +178,6 @@ func (w *world) newRequest() (*request, error) {
 		return nil, err
 	}
 	w.asked[op] = r
-	w.order = append(w.order, r)
 	return r, nil
 }
 
@@ -341,7 +346,11 @@ func (w *world) stepClock(n *node) {
 	if w.steady || w.rng.IntN(3) == 0 {
 		c = w.witnessClock
 	}
-	c.offset += time.Duration(w.rng.IntN(40)-20) * time.Second
+	if c.offset != 0 && w.rng.IntN(3) > 0 {
+		c.offset = 0 // somebody has noticed
+	} else {
+		c.offset += time.Duration(w.rng.IntN(40)-20) * time.Second
+	}
 	w.look(c)
 	w.say("wall clock of %s steps to %v off", n.name, c.offset)
 }
@@ -396,7 +405,10 @@ func (w *world) finish() {
 	}
 	for _, n := range w.nodes {
 		n.link.cut, n.link.deaf, n.link.there, n.link.back = false, false, 0, 0
+		n.clock.offset = 0
 	}
+	w.witnessClock.offset = 0
+	w.healClients()
 	for _, n := range w.nodes {
 		for _, o := range w.nodes {
 			if o.up() {
@@ -416,5 +428,6 @@ func (w *world) finish() {
 			return
 		}
 		w.verify(n)
+		w.converge(n)
 	}
 }

@@ -2,10 +2,12 @@ package sim
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
+	"coordinator/server/quota"
 	"coordinator/server/store"
 	"coordinator/server/store/simfs"
 	"coordinator/server/work"
@@ -32,7 +35,7 @@ const maxNodes = 3
 type world struct {
 	dir      string
 	rng      *rand.Rand
-	bytes    *rand.ChaCha8 // the random source of every process
+	bytes    *source // the random source of every coordinator
 	base     *clock.Manual
 	instants *instants
 
@@ -44,25 +47,45 @@ type world struct {
 	steady       bool   // no coordinator's wall clock is ever stepped
 	lease        uint16 // seconds
 
-	nodes []*node
+	nodes   []*node
+	clients []*simClient
+	net     *network
+	// What all coordinators have: the key that clients pin, limits, and the registry.
+	authority  *handshake.Key
+	quotas     quota.Limits
+	eventBytes uint64
+	tick       int64 // counts the beginnings and ends of what clients do
+
 	asked map[frames.OperationID]*request
 	order []*request // asked, in order
 	live  []frames.ObjectiveID
 
 	lastEpoch      frames.AuthorityEpoch
 	lastActivation frames.ActivationSequence
+	lineages       map[frames.ActivationSequence]*lineage // by activation
 	acked, crashes int
-	trace          []string
-	failed         error
+	seen           seen
+
+	mu     sync.Mutex
+	trace  []string // guarded by mu
+	failed error    // guarded by mu when goroutines run
+}
+
+// seen counts what happened, so that a simulation that does nothing shows.
+type seen struct {
+	views, results, gaps, losses int
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		dir: t.TempDir(), rng: rand.New(rand.NewPCG(seed, 77)), bytes: rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)}),
+		dir: tempDir(t), rng: rand.New(rand.NewPCG(seed, 77)), bytes: newSource(seed),
 		base: clock.NewManual(start), asked: map[frames.OperationID]*request{}, steady: seed%2 == 1,
-		lease: []uint16{6, 6, 12, 24}[seed/2%4],
+		lease: []uint16{6, 6, 12, 24}[seed/2%4], lineages: map[frames.ActivationSequence]*lineage{},
 	}
-	w.instants = &instants{base: w.base, used: map[time.Duration]bool{}}
+	w.net = &network{w: w, sum: fnv.New64a()}
+	w.authority = handshake.NewKey([32]byte{77})
+	w.limits()
+	w.instants = &instants{base: w.base, used: map[time.Duration]bool{}, lanes: map[string]int64{}}
 	w.witnessClock = w.machine()
 	w.witnessDir = filepath.Join(w.dir, "witness")
 	must(t, os.Mkdir(w.witnessDir, 0o700))
@@ -80,7 +103,23 @@ func newWorld(t *testing.T, seed uint64) *world {
 	row := store.Row{Record: change.Record, Live: change.Live, Annex: change.Annex}
 	must(t, store.Create(first.dir, store.Genesis{CoordinatorID: coordinatorID, Rows: []store.Row{row}, CreatedAt: start.Wall}, first.options()))
 	w.nodes = []*node{first}
+	for i := range clientKinds {
+		if i < 2 || w.rng.IntN(2) == 0 {
+			w.clients = append(w.clients, w.newClient(i))
+		}
+	}
 	return w
+}
+
+// tempDir is a directory in memory where there is one: what is flushed here is not what the
+// simulation crashes.
+func tempDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "sim")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // machine is the clock of another machine.
@@ -101,20 +140,31 @@ func (w *world) openWitness() (err error) {
 }
 
 func (w *world) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sayLocked(format, args...)
+}
+
+func (w *world) sayLocked(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), w.dir, "")
 	w.trace = append(w.trace, fmt.Sprintf("%8.1fs %s", (w.base.Now().Boot-start.Boot).Seconds(), text))
 }
 
 // fault records the first thing that must never happen.
 func (w *world) fault(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if w.failed == nil {
 		w.failed = fmt.Errorf(format, args...)
-		w.say("FAULT %v", w.failed)
+		w.sayLocked("FAULT %v", w.failed)
 	}
 }
 
-// settle lets every other goroutine run until it waits.
-func (w *world) settle() { synctest.Wait() }
+// settle lets every other goroutine run until it waits, and looks at what they did.
+func (w *world) settle() {
+	synctest.Wait()
+	w.inspect()
+}
 
 // advance lets time pass, one timer at a time, so that no two processes race.
 func (w *world) advance(d time.Duration) {
@@ -126,6 +176,7 @@ func (w *world) advance(d time.Duration) {
 		}
 		w.base.Advance(step)
 		w.settle()
+		w.net.run(w.rng.IntN(3))
 	}
 }
 
@@ -171,6 +222,7 @@ func (w *world) granted(n *node, c frames.Certificate) error {
 		}
 	}
 	w.lastEpoch, w.lastActivation = c.Epoch, c.Activation
+	w.lineages[c.Activation] = n.lineage
 	w.say("%s: epoch %d activation %d", n.name, c.Epoch, c.Activation)
 	return nil
 }
@@ -191,6 +243,9 @@ func (w *world) headBefore(n *node, b store.Batch) frames.EventCut {
 
 // close ends everything, in order, so that the bubble is empty.
 func (w *world) close() {
+	for _, c := range w.clients {
+		c.end()
+	}
 	for _, n := range w.nodes {
 		if n.up() {
 			n.die()
@@ -201,4 +256,7 @@ func (w *world) close() {
 	}
 }
 
-func (w *world) history() string { return strings.Join(w.trace, "\n") }
+// history is what happened, and a sum of all that was said on the network.
+func (w *world) history() string {
+	return strings.Join(w.trace, "\n") + fmt.Sprintf("\nnetwork %x", w.net.sum.Sum64())
+}
