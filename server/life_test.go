@@ -383,7 +383,7 @@ func TestAcceptingPausesWithoutDescriptors(t *testing.T) {
 	taken := func(*net.UnixConn) { t.Error("there was none") }
 	f := &failing{closed: make(chan struct{})}
 	done := make(chan error, 1)
-	go func() { done <- s.acceptLoop(context.Background(), f, taken) }()
+	go func() { done <- s.acceptLoop(context.Background(), f, taken, new(spares)) }()
 	for n := int32(1); n <= 3; n++ {
 		eventually(t, "it waits", func() bool { return f.n.Load() == n && m.Timers() == 1 })
 		m.Advance(acceptPause)

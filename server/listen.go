@@ -27,11 +27,17 @@ type acceptor interface {
 }
 
 // acceptLoop hands connections to take until the listener is closed. Exhausted
-// descriptors pause it; they do not end it and it does not spin.
-func (s *Server) acceptLoop(ctx context.Context, l acceptor, take func(*net.UnixConn)) error {
+// descriptors pause it; they do not end it and it does not spin. Meanwhile the spares
+// are left to the rest of the process, and it accepts again once it has them back.
+func (s *Server) acceptLoop(ctx context.Context, l acceptor, take func(*net.UnixConn), kept *spares) error {
+	defer kept.release()
 	tries := 0 // without a descriptor
 	for {
-		uc, err := l.Accept()
+		var uc *net.UnixConn
+		err := kept.fill()
+		if err == nil {
+			uc, err = l.Accept()
+		}
 		switch {
 		case err == nil:
 			if tries > 0 {
@@ -45,6 +51,7 @@ func (s *Server) acceptLoop(ctx context.Context, l acceptor, take func(*net.Unix
 		case !passing(err):
 			return err
 		}
+		kept.release()
 		if tries++; tries == 1 {
 			s.log.Warn("accepting pauses", "err", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,9 @@ const (
 	// the status socket. Each process owner's link has perOwner more.
 	reservedDescriptors = 64
 	perOwner            = 2
+	// spareDescriptors of those are held open, so that they are there even when somebody
+	// lowers the limit or the whole machine runs out.
+	spareDescriptors = 8
 	// minLocal connections at the Unix socket are the fewest with which a start makes sense.
 	minLocal = 16
 )
@@ -73,6 +77,32 @@ func (l roomy) Accept() (*net.UnixConn, error) {
 	return uc, err
 }
 
+// spares are descriptors that are held only to be let go. Nil has none.
+type spares struct{ files []*os.File }
+
+// fill takes as many as are missing.
+func (s *spares) fill() error {
+	for s != nil && len(s.files) < spareDescriptors {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			return err
+		}
+		s.files = append(s.files, f)
+	}
+	return nil
+}
+
+// release lets all of them go.
+func (s *spares) release() {
+	if s == nil {
+		return
+	}
+	for _, f := range s.files {
+		f.Close() //nolint:errcheck // nothing was written
+	}
+	s.files = nil
+}
+
 // A local is the side of the endpoint that the machine itself reaches: the Unix socket
 // of the clients, and the one of the operator.
 type local struct {
@@ -97,10 +127,10 @@ func bind(o Options) (*local, error) {
 // serve accepts until close.
 func (l *local) serve(s *Server) {
 	l.accepting = start(func(ctx context.Context) error {
-		return s.acceptLoop(ctx, roomy{l.clients, s.local, ctx.Done()}, s.takeConn)
+		return s.acceptLoop(ctx, roomy{l.clients, s.local, ctx.Done()}, s.takeConn, new(spares))
 	})
 	l.telling = start(func(ctx context.Context) error {
-		err := s.acceptLoop(ctx, l.status, s.tell)
+		err := s.acceptLoop(ctx, l.status, s.tell, nil)
 		if err != nil {
 			l.log.Warn("status is not told any more", "err", err)
 		}

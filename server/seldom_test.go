@@ -1,0 +1,122 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"coordinator/internal/clock"
+	"coordinator/server/quota"
+)
+
+// TestLinesAboutStrangersAreBounded writes one line for each of thousands of strangers: the
+// first come through, later ones at their pace, and none goes uncounted.
+func TestLinesAboutStrangersAreBounded(t *testing.T) {
+	m := clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0), Boot: time.Hour})
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	q := seldom{clock: m}
+	lines := func() int { return strings.Count(out.String(), "\n") }
+	for range 5000 {
+		q.say(log, slog.LevelInfo, "one more")
+	}
+	require.Equal(t, lineBurst, lines())
+	require.NotContains(t, out.String(), "unlogged")
+	out.Reset()
+	for range 30 {
+		m.Advance(lineEvery / 10)
+		q.say(log, slog.LevelInfo, "one more")
+	}
+	require.Equal(t, 3, lines())
+	require.Contains(t, out.String(), fmt.Sprintf("unlogged=%d", 5000-lineBurst+9))
+	out.Reset()
+	m.Advance(lineBurst * lineEvery)
+	for range 5000 {
+		q.say(log, slog.LevelInfo, "one more")
+	}
+	require.Equal(t, lineBurst, lines())
+	require.EqualValues(t, 10_030, q.total())
+}
+
+// TestLimitsOfOpenFiles: what the limit leaves for clients, and when it leaves too little.
+func TestLimitsOfOpenFiles(t *testing.T) {
+	var have unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &have))
+	set := func(n uint64) {
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: have.Max}))
+	}
+	defer set(have.Cur)
+	var out bytes.Buffer
+	o := Options{Quotas: quota.Defaults(), Logger: slog.New(slog.NewTextHandler(&out, nil))}
+	wanted := int(o.Quotas[quota.OfServer][quota.Connections]) + maxUnauthenticated
+
+	set(uint64(wanted) + reservedDescriptors)
+	room, err := localRoom(o)
+	require.NoError(t, err)
+	require.Equal(t, wanted, room)
+	require.Empty(t, out.String())
+
+	set(uint64(wanted) + reservedDescriptors - 1)
+	room, err = localRoom(o)
+	require.NoError(t, err)
+	require.Equal(t, wanted-1, room)
+	require.Contains(t, out.String(), fmt.Sprintf("needed=%d", wanted+reservedDescriptors))
+
+	set(reservedDescriptors + minLocal - 1)
+	_, err = localRoom(o)
+	require.Equal(t, &DescriptorError{Have: reservedDescriptors + minLocal - 1, Need: reservedDescriptors + minLocal}, err)
+}
+
+// TestSparesAreThereWhenNothingElseIs fills this process's descriptors up.
+func TestSparesAreThereWhenNothingElseIs(t *testing.T) {
+	var have unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &have))
+	kept := new(spares)
+	require.NoError(t, kept.fill())
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(openFiles(t)) + 3, Max: have.Max}))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &have) //nolint:errcheck // it was so before
+	var all []*os.File
+	defer func() {
+		for _, f := range all {
+			f.Close()
+		}
+	}()
+	fill := func() (n int) {
+		for {
+			f, err := os.Open(os.DevNull)
+			if err != nil {
+				require.True(t, passing(err), "%v", err)
+				return n
+			}
+			all = append(all, f)
+			n++
+		}
+	}
+	fill()
+	kept.release()
+	require.Error(t, func() error { fill(); return kept.fill() }(), "others have them now")
+	require.GreaterOrEqual(t, len(all), spareDescriptors)
+	kept.release()
+}
+
+// openFiles counts this process's descriptors, or gives the highest of them if that is more.
+func openFiles(t *testing.T) (n int) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	for _, name := range names {
+		var fd int
+		_, err := fmt.Sscan(filepath.Base(name), &fd)
+		require.NoError(t, err)
+		n = max(n, fd+1)
+	}
+	return n
+}
