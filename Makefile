@@ -7,7 +7,7 @@ SEEDS       ?= 50
 SEED_BASE   ?= 1
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build demo test check lint race failpoint fuzz sim vectors clean
+.PHONY: all build demo test check lint race failpoint fuzz sim vectors bench bench-quick bench-growth bench-check clean
 
 all: build
 
@@ -57,6 +57,25 @@ fuzz:
 		done; \
 		exit 1; \
 	done
+
+# Benchmarks beside etcd, NATS JetStream and Redis, a Go module of their own; see
+# docs/performance.md. Redis is the machine's: apt-get install redis-server.
+BENCH = $(GO) run -C bench . -root ..
+
+# Under ten minutes; the table goes to bench/table.md.
+bench:
+	$(BENCH) -all -out results.json -table table.md
+
+# The coordinator's own figures.
+bench-quick:
+	$(BENCH) -own
+
+# Curves over the amount of state, up to ten million operations: about an hour.
+bench-growth:
+	$(BENCH) -growth 1 -budget 3h -part 90m -out growth.json -svg ../docs
+
+bench-check:
+	cd bench && $(GO) vet ./... && $(STATICCHECK) ./... && $(GO) test ./...
 
 clean:
 	rm -rf bin

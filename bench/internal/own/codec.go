@@ -1,0 +1,164 @@
+package own
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"coordinator/bench/internal/measure"
+	"coordinator/codec"
+	"coordinator/frames"
+)
+
+// codecBatch is how many frames are coded between two looks at the clock.
+const codecBatch = 1000
+
+// codecs measures decoding and encoding a COORD_COMMAND and a COORD_EVENT of 256 bytes,
+// beside code written by hand that walks the same fields and copies the same bytes. A
+// decoder aliases its input, so what it keeps is the frame that it returns; decoding into a
+// frame that is there already is measured by itself.
+func codecs(ctx context.Context, e *measure.Env) error {
+	payload := measure.Payload(5, measure.ValueSize)
+	guard := frames.AuthorityGuard{Epoch: 7, Activation: 9}
+	copy(guard.TokenSHA256[:], payload)
+	command := &frames.CoordCommand{RequestID: 5, Guard: guard, OperationID: frames.OperationID{3}, Kind: frames.CommandUpdateObjective, Payload: payload}
+	event := &frames.CoordEvent{
+		SubscriptionID: frames.SubscriptionID{1}, Delivery: 77, Sequence: 1 << 30, EventID: frames.EventID{4}, Kind: frames.EventObjectiveChanged,
+		Object: objectiveRef(frames.ObjectiveID{6}), Revision: 12, Schema: 1, Payload: payload,
+	}
+	for _, f := range []struct {
+		name  string
+		frame frames.Frame
+	}{{"codec.command", command}, {"codec.event", event}} {
+		if err := codeFrame(ctx, e, f.name, f.frame); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+func codeFrame(ctx context.Context, e *measure.Env, name string, f frames.Frame) error {
+	frame, err := frames.Append(nil, f)
+	if err != nil {
+		return err
+	}
+	body := frame[codec.HeaderSize:]
+	var out, byHand []byte
+	product := func() error {
+		g, err := frames.Decode(f.Type(), body)
+		if err != nil {
+			return err
+		}
+		out, err = frames.Append(out[:0], g)
+		return err
+	}
+	into, err := frames.Decode(f.Type(), body)
+	if err != nil {
+		return err
+	}
+	reused := func() error {
+		if err := codec.Decode(into, body); err != nil {
+			return err
+		}
+		out, err = frames.Append(out[:0], into)
+		return err
+	}
+	var w walk
+	hand := func() error {
+		if err := w.decode(body); err != nil {
+			return err
+		}
+		byHand = w.encode(byHand[:0])
+		return nil
+	}
+	if err := errors.Join(product(), reused(), hand()); err != nil {
+		return err
+	}
+	if string(byHand) != string(body) || string(out) != string(frame) {
+		return errors.New("what was decoded encodes to other bytes")
+	}
+	for range 5 {
+		ns, allocs, err := codingCost(e, product)
+		if err != nil {
+			return err
+		}
+		handNS, handAllocs, err := codingCost(e, hand)
+		if err != nil {
+			return err
+		}
+		reusedNS, reusedAllocs, err := codingCost(e, reused)
+		if err != nil {
+			return err
+		}
+		e.Rec.Add(name, "ns", ns)
+		e.Rec.Add(name+".allocs", "allocs", allocs)
+		e.Rec.Add(name+".reused", "ns", reusedNS)
+		e.Rec.Add(name+".reused.allocs", "allocs", reusedAllocs)
+		e.Rec.Add(name+".hand", "ns", handNS)
+		e.Rec.Add(name+".hand.allocs", "allocs", handAllocs)
+	}
+	return ctx.Err()
+}
+
+// codingCost is the time and the allocations of one call of f.
+func codingCost(e *measure.Env, f func() error) (ns, allocs float64, err error) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	began, n := time.Now(), 0
+	for end := began.Add(e.Window(150)); time.Now().Before(end); n += codecBatch {
+		for range codecBatch {
+			if err := f(); err != nil {
+				return 0, 0, err
+			}
+		}
+	}
+	took := time.Since(began)
+	runtime.ReadMemStats(&after)
+	return float64(took.Nanoseconds()) / float64(n), float64(after.Mallocs-before.Mallocs) / float64(n), nil
+}
+
+// A walk is the least that a decoder of a TLV body can do: go over the fields, check their
+// heads and lengths, and take each where it lies. Encoding copies them back.
+type walk struct {
+	fields [16]span
+	n      int
+}
+
+type span struct {
+	id    uint64
+	value []byte
+}
+
+// wireBytes is the type byte of every field.
+const wireBytes = 4
+
+var errWalk = errors.New("a field ends too early")
+
+func (w *walk) decode(body []byte) error {
+	for w.n = 0; len(body) > 0; w.n++ {
+		id, n := binary.Uvarint(body)
+		if n <= 0 || w.n == len(w.fields) || len(body) == n || body[n] != wireBytes {
+			return errWalk
+		}
+		size, m := binary.Uvarint(body[n+1:])
+		if m <= 0 || uint64(len(body)-n-1-m) < size {
+			return errWalk
+		}
+		body = body[n+1+m:]
+		w.fields[w.n] = span{id, body[:size]}
+		body = body[size:]
+	}
+	return nil
+}
+
+func (w *walk) encode(dst []byte) []byte {
+	for _, f := range w.fields[:w.n] {
+		dst = append(binary.AppendUvarint(dst, f.id), wireBytes)
+		dst = binary.AppendUvarint(dst, uint64(len(f.value)))
+		dst = append(dst, f.value...)
+	}
+	return dst
+}

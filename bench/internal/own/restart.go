@@ -1,0 +1,103 @@
+package own
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"coordinator/bench/internal/measure"
+)
+
+const (
+	// restartOperations and restartLive are the history and the live records of a restart.
+	restartOperations = 1_000_000
+	restartLive       = 100_000
+)
+
+// restart measures a start after SIGKILL with a long history, and what memory its records
+// and its history take.
+func restart(ctx context.Context, e *measure.Env) error {
+	r, err := startRig(ctx, e, nil)
+	if err != nil {
+		return err
+	}
+	defer r.stop()
+	operations, live := e.Amount(restartOperations, 20_000), e.Amount(restartLive, 2000)
+	if err := r.memory(ctx, e, operations, live); err != nil {
+		return err
+	}
+	return r.restarts(ctx, e, "own.restart", 3)
+}
+
+// memory fills the coordinator and records what that took of its memory.
+func (r *rig) memory(ctx context.Context, e *measure.Env, operations, live int) error {
+	// Some work first, so that buffers and pools are there.
+	if err := r.fill(ctx, live/10, live/10); err != nil {
+		return err
+	}
+	empty, err := r.settled(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := r.fill(ctx, live, live); err != nil {
+		return err
+	}
+	filled, err := r.settled(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.more(ctx, operations/2-live); err != nil {
+		return err
+	}
+	half, err := r.settled(ctx)
+	if err != nil {
+		return err
+	}
+	if err := r.more(ctx, operations/2); err != nil {
+		return err
+	}
+	whole, err := r.settled(ctx)
+	if err != nil {
+		return err
+	}
+	e.Rec.Add("own.restart.fill", "commands/s", float64(operations)/time.Since(began).Seconds())
+	e.Rec.Add("own.memory.record", "B", float64(filled-empty)/float64(live))
+	e.Rec.Add("own.memory.operation", "B", float64(whole-half)/float64(operations/2))
+	e.Rec.Add("own.memory.whole", "MiB", float64(whole)/(1<<20))
+	return nil
+}
+
+// more makes n more operations: updates of few objectives.
+func (r *rig) more(ctx context.Context, n int) error {
+	if n <= 0 {
+		return nil
+	}
+	return r.fill(ctx, n, min(n, 256))
+}
+
+// restarts kills the coordinator and starts it again. The time counts from the witness's
+// grant, which waits for the former lease to run out.
+func (r *rig) restarts(ctx context.Context, e *measure.Env, name string, n int) error {
+	for range n {
+		r.coordinator.kill()
+		began := time.Now()
+		if err := r.serve(); err != nil {
+			return err
+		}
+		ready, err := r.coordinator.says(ctx, "ready", began)
+		if err != nil {
+			return err
+		}
+		granted, err := r.witness.says(ctx, "msg=activated", began)
+		if err != nil {
+			return err
+		}
+		if ready.at.Before(granted.at) {
+			return fmt.Errorf("%s: it was ready before the witness had granted", name)
+		}
+		e.Rec.Add(name, "s", ready.at.Sub(granted.at).Seconds())
+		e.Rec.Add(name+".whole", "s", ready.at.Sub(began).Seconds())
+	}
+	return nil
+}
