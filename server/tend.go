@@ -48,10 +48,7 @@ func (s *Server) tend(ctx context.Context) error {
 				s.log.Warn("event log bound not updated; the next start updates it", "err", err)
 			}
 		case <-timer.C():
-			err := s.writer.Do(ctx, func(st *store.Store) error {
-				st.Maintain()
-				return nil
-			})
+			err := s.maintain(ctx)
 			var refused *work.Refusal
 			if err != nil && ctx.Err() == nil && !errors.As(err, &refused) {
 				return fmt.Errorf("tend the store: %w", err)
@@ -68,5 +65,17 @@ func (s *Server) boundLog(ctx context.Context) error {
 		return err
 	}
 	s.store.SetEventBytes(r.EventBytes)
-	return nil
+	err = s.maintain(ctx)
+	if refused := (*work.Refusal)(nil); errors.As(err, &refused) {
+		return nil // a busy writer; it trims when it commits, or tend does
+	}
+	return err
+}
+
+// maintain lets the store do what is due between commits.
+func (s *Server) maintain(ctx context.Context) error {
+	return s.writer.Do(ctx, func(st *store.Store) error {
+		st.Maintain()
+		return nil
+	})
 }

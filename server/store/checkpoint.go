@@ -257,8 +257,11 @@ func (s *Store) maintain() {
 			return
 		}
 	}
+	if s.job != nil {
+		return
+	}
 	late := s.opts.Clock.Now().Boot-s.lastCheckpoint >= s.opts.CheckpointEvery
-	if (late || s.due(1)) && !s.opts.Manual && s.startCheckpoint() {
+	if (s.rebound.Swap(false) || late || s.due(1)) && !s.opts.Manual && s.startCheckpoint() {
 		s.jobs <- s.job // never blocks: one job at a time
 	}
 }

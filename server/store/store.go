@@ -37,6 +37,7 @@ type Store struct {
 
 	completed  atomic.Uint64 // checkpoints finished in state.db
 	eventBytes atomic.Uint64
+	rebound    atomic.Bool // eventBytes has changed since the last checkpoint began
 	published  atomic.Pointer[State]
 
 	jobs     chan *checkpoint // to checkpointLoop; capacity 1
@@ -86,7 +87,12 @@ func (s *Store) readFault(err error) error {
 
 // SetEventBytes sets how many bytes of log stay for replays behind the checkpoint, rounded
 // up to whole segments. Zero keeps everything.
-func (s *Store) SetEventBytes(n uint64) { s.eventBytes.Store(n) }
+//
+// A bound that leaves out what is there frees it at the next Maintain or Commit.
+func (s *Store) SetEventBytes(n uint64) {
+	s.eventBytes.Store(n)
+	s.rebound.Store(true)
+}
 
 // keepFrom is the first commit of the oldest segment to keep once commit has been applied.
 func (s *Store) keepFrom(commit uint64) uint64 {
