@@ -31,9 +31,11 @@ func (s *Server) published(b store.Batch) {
 }
 
 // tend does what is due when nobody asks for it: the store's idle checkpoint,
-// and the bound of the event log after CHANGE_RETENTION. It returns when ctx
-// ends or the store has failed.
+// the bound of the event log after CHANGE_RETENTION, and the end of results whose
+// retention is over. It returns when ctx ends or the store has failed.
 func (s *Server) tend(ctx context.Context) error {
+	retiring := start(s.retire)
+	defer retiring.stop() //nolint:errcheck // what it reports goes through broken
 	timer := s.clock.NewTimer(tendEvery)
 	defer timer.Stop()
 	for {

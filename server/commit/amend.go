@@ -73,7 +73,7 @@ func credentials(existing []frames.SnapshotRecord, registry []frames.Credential)
 // goroutine, with nil when the change is durable and the fence still held.
 func (w *Writer) Amend(a *Amendment, reply func(error)) error {
 	return w.propose(&item{
-		amendment: a, done: func(_ frames.OperationResult, err error) { reply(err) }, refs: a.refs, size: a.size, events: a.events,
+		amendment: a, done: func(_ frames.OperationResult, err error) { reply(err) }, needs: needs{refs: a.refs}, size: a.size, events: a.events,
 	})
 }
 

@@ -90,7 +90,7 @@ func (w *Writer) build(batch []*item) (*round, error) {
 		}
 		v := &view{tx: r.tx}
 		reply, err := w.apply(v, it, now, lowDisk)
-		if v.miss(err, &it.refs) {
+		if v.miss(err, &it.needs) {
 			r.stale = append(r.stale, it)
 			continue
 		}
@@ -157,6 +157,11 @@ func write(tx *store.Tx, changes []work.Change) {
 		row := store.Row{Record: c.Record, Live: c.Live, Principal: c.Principal, Annex: c.Annex}
 		switch {
 		case c.Removed:
+			if c.Event != 0 {
+				tx.EmitEvent(frames.ReplayEvent{
+					ID: c.EventID, Kind: c.Event, Object: c.Ref(), Revision: c.Record.Revision, Schema: frames.FactSchema, Payload: c.Fact,
+				})
+			}
 			tx.Remove(c.Ref())
 		case c.Event == 0:
 			tx.Put(row)

@@ -118,8 +118,9 @@ func (w *Writer) Retention(ctx context.Context) (frames.Retention, error) {
 // read runs fn between two commits on a view that holds refs, and prefetches again for as
 // long as the writer has moved past what was read.
 func (w *Writer) read(ctx context.Context, refs []frames.ObjectRef, fn func(work.View) error) error {
+	known := needs{refs: refs}
 	for {
-		loaded, err := w.o.Store.Prefetch(refs)
+		loaded, err := w.o.Store.PrefetchHeads(known.refs, known.heads)
 		if err != nil {
 			w.o.Logger.Error("prefetch failed", "err", err)
 			return frames.Refuse(frames.CodeInternal, "the store could not be read")
@@ -133,7 +134,7 @@ func (w *Writer) read(ctx context.Context, refs []frames.ObjectRef, fn func(work
 			}
 			return fn(v)
 		})
-		if v.miss(err, &refs) {
+		if v.miss(err, &known) {
 			continue
 		}
 		if err != nil || fresh {

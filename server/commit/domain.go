@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"coordinator/frames"
@@ -52,13 +53,16 @@ func (w *Writer) Scan(ctx context.Context, kind frames.ObjectKind, visit func(st
 // decision; it is then made again with that row at hand.
 type view struct {
 	tx     *store.Tx
-	missed frames.ObjectRef
+	missed needs
 }
+
+// needs are rows to prefetch: those of heads without their payloads.
+type needs struct{ refs, heads []frames.ObjectRef }
 
 func (v *view) Record(ref frames.ObjectRef) (work.Stored, bool, error) {
 	row, found, err := v.tx.Get(ref)
 	if errors.Is(err, store.ErrNotLoaded) {
-		v.missed = ref
+		v.missed.refs = append(v.missed.refs, ref)
 	}
 	if err != nil || !found {
 		return work.Stored{}, false, err
@@ -66,14 +70,34 @@ func (v *view) Record(ref frames.ObjectRef) (work.Stored, bool, error) {
 	return work.Stored{Record: row.Record, Principal: row.Principal, Annex: row.Annex}, true, nil
 }
 
+// Heads makes the view a [work.HeadView]: everything that is missing is missed at once.
+func (v *view) Heads(refs []frames.ObjectRef) ([]work.Head, error) {
+	out := make([]work.Head, 0, len(refs))
+	var missing error
+	for _, ref := range refs {
+		row, found, err := v.tx.GetHead(ref)
+		switch {
+		case errors.Is(err, store.ErrNotLoaded):
+			v.missed.heads = append(v.missed.heads, ref)
+			missing = err
+		case err != nil:
+			return nil, err
+		case found:
+			out = append(out, work.Head{Ref: ref, Revision: row.Record.Revision, Annex: row.Annex})
+		}
+	}
+	return out, missing
+}
+
 // miss reports that a decision ended because v had not everything at hand, and adds what was
-// missing to refs. Every round adds one, and a decision reads only so many.
-func (v *view) miss(err error, refs *[]frames.ObjectRef) bool {
-	if !errors.Is(err, store.ErrNotLoaded) || v.missed == (frames.ObjectRef{}) {
+// missing to known. Every round adds some, and a decision reads only so many.
+func (v *view) miss(err error, known *needs) bool {
+	if !errors.Is(err, store.ErrNotLoaded) || len(v.missed.refs)+len(v.missed.heads) == 0 {
 		return false
 	}
-	// The caller's slice is not written to.
-	*refs = append((*refs)[:len(*refs):len(*refs)], v.missed)
+	// The caller's slices are not written to.
+	known.refs = append(slices.Clip(known.refs), v.missed.refs...)
+	known.heads = append(slices.Clip(known.heads), v.missed.heads...)
 	return true
 }
 

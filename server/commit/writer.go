@@ -40,7 +40,7 @@ type item struct {
 	proposal  *Proposal
 	amendment *Amendment
 	done      func(frames.OperationResult, error)
-	refs      []frames.ObjectRef
+	needs     needs
 	size      int
 	events    int
 	loaded    *store.Loaded
@@ -80,7 +80,7 @@ func New(o Options) *Writer {
 // not called.
 func (w *Writer) Propose(p *Proposal) error {
 	return w.propose(&item{
-		proposal: p, done: p.Done, refs: p.Command.Refs(),
+		proposal: p, done: p.Done, needs: needs{refs: p.Command.Refs()},
 		size: p.Command.Size(), events: p.Command.Events(),
 	})
 }
@@ -127,7 +127,7 @@ func (w *Writer) release(it *item) {
 
 // prefetch reads what it may need from the store's files.
 func (w *Writer) prefetch(it *item) error {
-	loaded, err := w.o.Store.Prefetch(it.refs)
+	loaded, err := w.o.Store.PrefetchHeads(it.needs.refs, it.needs.heads)
 	if err != nil {
 		w.o.Logger.Error("prefetch failed", "err", err)
 		return frames.Refuse(frames.CodeInternal, "the store could not be read; the command was not carried out")

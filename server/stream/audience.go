@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"coordinator/frames"
+	"coordinator/server/store"
 	"coordinator/server/work"
 )
 
@@ -12,6 +13,7 @@ import (
 // kind by kind (protocol.md §6).
 type audience struct {
 	kinds     uint64       // bit k: every record of kind k but OPERATION
+	removals  uint64       // bit k: the OBJECT_REMOVED of objects of kind k
 	allOps    bool         // the operations of everybody
 	ownOps    bool         // those of principal
 	principal frames.KeyID // zero unless ownOps decides something
@@ -24,6 +26,9 @@ func audienceOf(v work.Viewer) audience {
 		if kind != frames.KindOperation && work.Visible(kind, nobody, v) {
 			a.kinds |= 1 << kind
 		}
+		if work.VisibleRemoval(kind, v) {
+			a.removals |= 1 << kind
+		}
 	}
 	a.allOps = work.Visible(frames.KindOperation, nobody, v)
 	a.ownOps = !a.allOps && work.Visible(frames.KindOperation, v.Principal, v)
@@ -33,13 +38,23 @@ func audienceOf(v work.Viewer) audience {
 	return a
 }
 
-// sees is the predicate for a record or an event of a kind, and for OPERATION of
-// its principal.
-func (a *audience) sees(kind frames.ObjectKind, principal frames.KeyID) bool {
-	if kind == frames.KindOperation {
+// sees is the predicate for a record of a kind or an event of a class, and for
+// OPERATION of its principal.
+func (a *audience) sees(class frames.ObjectKind, principal frames.KeyID) bool {
+	switch {
+	case class == frames.KindOperation:
 		return a.allOps || a.ownOps && principal == a.principal
+	case class&store.ClassRemoved != 0:
+		kind := class &^ store.ClassRemoved
+		return kind < 64 && a.removals&(1<<kind) != 0
 	}
-	return kind < 64 && a.kinds&(1<<kind) != 0
+	return class < 64 && a.kinds&(1<<class) != 0
+}
+
+// loses reports whether records of a kind that it sees may be removed without an event
+// that tells it (protocol.md §12).
+func (a *audience) loses(kind frames.ObjectKind) bool {
+	return kind < 64 && a.kinds&^a.removals&(1<<kind) != 0 && kind != frames.KindAdmin
 }
 
 // seesAdmin reports whether ADMIN records are seen.
@@ -58,7 +73,7 @@ type tally struct {
 	all   volume
 	sizes []uint32             // of each event
 	first frames.EventSequence // zero when there is none
-	admin bool                 // ADMIN records that it sees have changed
+	blind bool                 // records that it sees have changed and no event tells it
 	now   time.Duration        // boot reading
 }
 
@@ -68,7 +83,9 @@ func (t *tally) count(a *audience, entries []*image, from frames.EventCut, now t
 	for _, i := range entries {
 		switch {
 		case i.admin:
-			t.admin = t.admin || a.seesAdmin()
+			t.blind = t.blind || a.seesAdmin()
+		case i.ev.Class&store.ClassRemoved != 0 && a.loses(i.ev.Object.Kind):
+			t.blind = true
 		case a.sees(i.ev.Class, i.ev.Principal):
 			if t.first == 0 {
 				t.first = i.seq()

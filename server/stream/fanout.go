@@ -25,6 +25,11 @@ func (m *Manager) Publish(b store.Batch) {
 			m.adminHead.Store(uint64(c.Seq))
 		}
 	}
+	for i := range b.Events {
+		if ev := &b.Events[i]; ev.Class&store.ClassRemoved != 0 {
+			m.removedAt(ev.Object.Kind, ev.Sequence)
+		}
+	}
 	full := m.window.append(b, admin, frames.EventCut(m.counted.Load()))
 	switch {
 	case full:
@@ -63,7 +68,7 @@ func (m *Manager) countLocked() frames.EventCut {
 	now := m.o.Clock.Now().Boot
 	for a, sessions := range m.groups {
 		m.tally.count(&a, m.entries, from, now)
-		if m.tally.all.frames == 0 && !m.tally.admin {
+		if m.tally.all.frames == 0 && !m.tally.blind {
 			continue
 		}
 		for s := range sessions {

@@ -58,6 +58,8 @@ type Manager struct {
 	published chan struct{} // holds one token when there may be something to count
 	counted   atomic.Uint64 // event sequence up to which everybody has counted
 	adminHead atomic.Uint64 // newest published change of an ADMIN record [D-12]
+	// removed is the newest published removal of an object of each kind (§12).
+	removed [frames.KindArtifactManifest + 1]atomic.Uint64
 
 	mu      sync.Mutex
 	groups  map[audience]map[*Session]struct{} // guarded by mu: sessions with subscriptions
@@ -67,7 +69,7 @@ type Manager struct {
 	leases leaseList
 }
 
-// New returns a manager without leases and subscriptions.
+// New returns a manager without leases and subscriptions. Nothing may commit meanwhile.
 func New(o Options) *Manager {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -83,7 +85,33 @@ func New(o Options) *Manager {
 	}
 	m.counted.Store(uint64(state.Head))
 	m.adminHead.Store(uint64(state.AdminHead))
+	m.loadRemovals(uint64(state.Head))
 	return m
+}
+
+// loadRemovals learns where objects were removed before this process began. When that
+// cannot be read, every cut before the head counts as one before a removal.
+func (m *Manager) loadRemovals(head uint64) {
+	m.o.Store.LiveRows(work.RemovalsKind, func(r store.Row) bool {
+		newest, err := work.DecodeRemovals(r.Annex)
+		if err != nil {
+			m.o.Logger.Error("who has not negotiated ARCHIVE needs a snapshot", "err", err)
+			for kind := range m.removed {
+				m.removed[kind].Store(head)
+			}
+			return false
+		}
+		for _, n := range newest {
+			m.removedAt(n.Kind, n.Sequence)
+		}
+		return true
+	})
+}
+
+func (m *Manager) removedAt(kind frames.ObjectKind, seq frames.EventSequence) {
+	if kind.Known() {
+		m.removed[kind].Store(uint64(seq))
+	}
 }
 
 // Run counts what is published and ends leases when their time is up, until ctx is

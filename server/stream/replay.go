@@ -118,7 +118,7 @@ func (s *Session) fix(l *replay) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stale(l.after) {
-		return frames.Refuse(frames.CodeCursorInvalid, "ADMIN records have changed since; only a snapshot heals")
+		return frames.Refuse(frames.CodeCursorInvalid, "records have changed since and no event tells it; only a snapshot heals")
 	}
 	l.sub.state, l.sub.pos, l.sub.unannounced = replaying, l.until, true
 	return nil

@@ -200,10 +200,18 @@ func (s *Session) enter(b *subscription, after frames.EventCut) (head frames.Eve
 	return head, stale, nil
 }
 
-// stale reports whether ADMIN records that the viewer sees have changed behind a
-// cut, which no event tells [D-12].
+// stale reports whether records that the viewer sees have changed behind a cut, or
+// were removed, and no event tells it [D-12].
 func (s *Session) stale(after frames.EventCut) bool {
-	return s.audience.seesAdmin() && uint64(after) < s.m.adminHead.Load()
+	if s.audience.seesAdmin() && uint64(after) < s.m.adminHead.Load() {
+		return true
+	}
+	for kind := range s.m.removed {
+		if s.audience.loses(frames.ObjectKind(kind)) && uint64(after) < s.m.removed[kind].Load() {
+			return true
+		}
+	}
+	return false
 }
 
 // catchUp counts what is visible in (req.After, head] and gives b its credit.

@@ -99,7 +99,7 @@ func (b *subscription) add(t *tally) bool {
 		}
 		b.pending = b.pending.plus(t.all)
 	}
-	if t.admin {
+	if t.blind {
 		b.fail(frames.GapRevisionMismatch)
 		return true
 	}

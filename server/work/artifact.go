@@ -40,7 +40,8 @@ func (a *registerManifest) checkForm(conds []frames.Precondition) error {
 }
 
 func (a *registerManifest) refs() []frames.ObjectRef {
-	return []frames.ObjectRef{artifactRef(a.p.ArtifactID), manifestRef(a.p.ArtifactID), totalsRef}
+	ref := artifactRef(a.p.ArtifactID)
+	return []frames.ObjectRef{ref, usedRef(ref), manifestRef(a.p.ArtifactID), totalsRef}
 }
 
 func (a *registerManifest) apply(t *txn) (Outcome, error) {
@@ -56,6 +57,13 @@ func (a *registerManifest) apply(t *txn) (Outcome, error) {
 		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the revision is not the one after the latest")
 	}
 	if !found {
+		taken, err := t.taken(artifactRef(a.p.ArtifactID))
+		if err != nil {
+			return Outcome{}, err
+		}
+		if taken {
+			return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the artifact id is in use")
+		}
 		session, exists, err := t.Record(a.session)
 		if err != nil {
 			return Outcome{}, err
@@ -111,6 +119,11 @@ func (t *txn) putArtifact(stub *frames.Artifact, rev frames.ObjectRevision, mani
 	}
 	if err := t.putRecord(frames.EventArtifactRevisionAdded, false, manifestRef(manifest.ArtifactID), rev, manifest, nil); err != nil {
 		return err
+	}
+	if rev == 1 {
+		if err := t.listUnder(stub.WorkSessionID, ref); err != nil {
+			return err
+		}
 	}
 	sum, err := t.manifestBytes()
 	if err != nil {

@@ -201,5 +201,29 @@ func TestC09_RunsAgainstInvariants(t *testing.T) {
 		l := &chaos{state: withRuns(t), owned: map[byte]uint64{}}
 		rt.Repeat(l.actions())
 		l.calm(rt)
+		l.archived(rt)
 	})
+}
+
+// archived ends the objective and archives it: whatever has happened, nothing remains but
+// operations, the ids that were used and what the store keeps of its own.
+func (l *chaos) archived(rt *rapid.T) {
+	if obj, _ := objective(l.t, l.state, 1); obj.State == frames.ObjectiveActive {
+		_, err := l.do(update(l.t, 0xf1, 1, "{}", ptr(frames.ObjectiveCompleted)), alice)
+		require.NoError(rt, err)
+	}
+	_, err := l.do(archive(l.t, 0xf2, 1), alice)
+	require.NoError(rt, err)
+	for ref := range l.rows {
+		switch ref.Kind {
+		case frames.KindOperation, frames.KindAdmin, kindTotals, kindRemovals, kindDue, kindClaim:
+		default:
+			require.True(rt, ref.Kind > kindUsed && ref.Kind <= kindUsed+frames.KindArtifactManifest, "%v is left", ref)
+		}
+	}
+	var sum totals
+	if row, ok := l.rows[totalsRef]; ok {
+		require.NoError(rt, decodeAnnex("totals", &sum, row.Annex))
+	}
+	require.Zero(rt, sum.ManifestBytes)
 }

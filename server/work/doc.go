@@ -19,7 +19,7 @@ import (
 // Capabilities is what the coordinator can offer in a hello: the gates of everything that
 // this package executes. A kind behind any other capability is refused as ungated.
 const Capabilities = frames.CapTerminalBindings | frames.CapArtifactManifests | frames.CapSignals |
-	frames.CapAdministration | frames.CapObjectiveLifecycle | frames.CapWithoutOperations
+	frames.CapAdministration | frames.CapObjectiveLifecycle | frames.CapWithoutOperations | frames.CapArchive
 
 // Refusal is the error of a command or lookup that was refused before admission: nothing
 // was recorded and the operation id stays free. Any other error of this package means that
@@ -59,7 +59,8 @@ type Change struct {
 	Fact []byte
 	// Live says that the record belongs to the live tree and not to history.
 	Live bool
-	// Removed takes an internal row away. Only kind and id of its record count.
+	// Removed takes the row away. With an event it announces the revision that the record
+	// would have had next; without one only kind and id count.
 	Removed bool
 }
 

@@ -116,8 +116,12 @@ func (s *state) take(out Outcome) (events int) {
 		ref := ch.Ref()
 		was, had := s.rows[ref]
 		switch {
+		case ch.Removed && ch.Event != 0:
+			require.EqualValues(s.t, was.Record.Revision+1, ch.Record.Revision, "exact-next revision")
+			require.Empty(s.t, ch.Record.Payload)
+			require.Equal(s.t, image(s.t, &ref), ch.Fact)
 		case ch.Removed:
-			require.True(s.t, internalKind(ref.Kind))
+			require.True(s.t, internalKind(ref.Kind) || ref.Kind == frames.KindOperation)
 		case internalKind(ref.Kind):
 			require.Empty(s.t, ch.Record.Payload)
 			require.EqualValues(s.t, 1, ch.Record.Revision)
@@ -127,7 +131,7 @@ func (s *state) take(out Outcome) (events int) {
 		default:
 			require.EqualValues(s.t, was.Record.Revision+1, ch.Record.Revision, "exact-next revision")
 		}
-		if !internalKind(ref.Kind) {
+		if !internalKind(ref.Kind) && !ch.Removed {
 			_, err := ch.Record.DecodePayload()
 			require.NoError(s.t, err)
 		}

@@ -16,16 +16,24 @@ const (
 	kindEffect   frames.ObjectKind = 0x8001 // EffectAttemptId: an effect that is not finished
 	kindClaim    frames.ObjectKind = 0x8002 // PendingBindingId: used, without a BINDING so far [D-54]
 	kindResource frames.ObjectKind = 0x8003 // owner, incarnation and ResourceId, hashed: its active binding
-	kindRuns     frames.ObjectKind = 0x8004 // ObjectiveId: its runs, counted
+	kindRuns     frames.ObjectKind = 0x8004 // ObjectiveId: its runs, counted, and what is beneath it
 	kindTotals   frames.ObjectKind = 0x8005 // one row: bytes of latest manifests [D-42]
+	kindBeneath  frames.ObjectKind = 0x8006 // ObjectiveId and page, hashed: more of what is beneath it
+	kindDue      frames.ObjectKind = 0x8007 // time and sequence: an operation to look at then (§8)
+	kindRemovals frames.ObjectKind = 0x8008 // one row: where the newest removals are [D-12]
+	kindUsed     frames.ObjectKind = 0x8100 // plus ObjectKind, its id: an object that was archived [D-54]
+	kindWaits    frames.ObjectKind = 0x8200 // plus ObjectKind, its id: the tombstone that stays with it (§8)
 	kindDigest   frames.ObjectKind = 0x9000 // plus slot, BindingId: digest of one admitted fact [D-32]
 )
 
-// EffectKind is the kind of the rows that [DecodeEffect] reads, and ClaimKind of those of
-// [DecodeClaim].
+// EffectKind is the kind of the rows that [DecodeEffect] reads, ClaimKind of those of
+// [DecodeClaim], DueKind of those of [DecodeDue] and RemovalsKind of that of
+// [DecodeRemovals].
 const (
-	EffectKind = kindEffect
-	ClaimKind  = kindClaim
+	EffectKind   = kindEffect
+	ClaimKind    = kindClaim
+	DueKind      = kindDue
+	RemovalsKind = kindRemovals
 )
 
 // RetainedDigests is how many of an active binding's facts can still be told from others at
@@ -300,22 +308,6 @@ func (m *artifactMeta) Image(i *codec.Image) {
 	imgVersion(i)
 	codec.ImgBool(i, &m.Evidence)
 	codec.ImgU64(i, &m.Bytes)
-}
-
-// runCounts is the annex of a kindRuns row, so that neither an attempt number nor the end of
-// an objective needs a search.
-//
-//	version:u8(1) || runs:u32 || unfinished:u32
-type runCounts struct {
-	Runs       uint32 // ever started
-	Unfinished uint32 // of them, not in a terminal state
-}
-
-func (m *runCounts) Image(i *codec.Image) {
-	imgVersion(i)
-	codec.ImgU32(i, &m.Runs)
-	codec.ImgU32(i, &m.Unfinished)
-	i.Check(m.Unfinished <= m.Runs, codec.ErrInvalid)
 }
 
 // totals is the annex of the kindTotals row.

@@ -74,6 +74,9 @@ var kinds = map[frames.CommandKind]*kind{
 	frames.CommandChangeRetention: {
 		scope: frames.ScopeAdmin, gate: frames.CapAdministration, events: 1, onReserve: true, parse: parseChangeRetention,
 	},
+	frames.CommandArchiveObjective: {
+		scope: frames.ScopeWorkCommand, gate: frames.CapArchive, events: archiveEvents, copies: MaxArchived / 4, onReserve: true, parse: parseArchiveObjective,
+	},
 }
 
 // documentSchema is the one schema of documents that this version takes.

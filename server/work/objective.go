@@ -22,16 +22,17 @@ func parseCreateObjective(payload []byte, _ Viewer) (action, error) {
 }
 
 func (a *createObjective) refs() []frames.ObjectRef {
-	return []frames.ObjectRef{objectiveRef(a.p.ObjectiveID)}
+	ref := objectiveRef(a.p.ObjectiveID)
+	return []frames.ObjectRef{ref, usedRef(ref)}
 }
 
 func (a *createObjective) apply(t *txn) (Outcome, error) {
 	ref := objectiveRef(a.p.ObjectiveID)
-	_, found, err := t.Record(ref)
+	taken, err := t.taken(ref)
 	if err != nil {
 		return Outcome{}, err
 	}
-	if found {
+	if taken {
 		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the objective id is in use")
 	}
 	obj := frames.Objective{DocumentSchema: a.p.Schema, Document: bytes.Clone(a.p.Document), State: frames.ObjectiveActive}
@@ -69,8 +70,8 @@ func (a *updateObjective) apply(t *txn) (Outcome, error) {
 		return Outcome{}, frames.Refuse(frames.CodeRevisionConflict, "the objective is no longer active")
 	}
 	if a.p.State != nil {
-		var counts runCounts
-		if _, err := t.kept("the runs of an objective", runsRef(a.p.ObjectiveID), &counts); err != nil {
+		counts, err := t.counts(a.p.ObjectiveID)
+		if err != nil {
 			return Outcome{}, err
 		}
 		if counts.Unfinished > 0 {

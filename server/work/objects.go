@@ -82,15 +82,14 @@ func (t *txn) endRun(r *run, state frames.RunState, outcome []byte) error {
 	if err := t.putRun(r); err != nil {
 		return err
 	}
-	var counts runCounts
-	ref := runsRef(r.ObjectiveID)
-	if _, err := t.kept("the runs of an objective", ref, &counts); err != nil {
+	counts, err := t.counts(r.ObjectiveID)
+	if err != nil {
 		return err
 	}
 	if counts.Unfinished > 0 {
 		counts.Unfinished--
 	}
-	return t.keep(ref, counts.Unfinished > 0, &counts)
+	return t.keepCounts(r.ObjectiveID, &counts)
 }
 
 // unclaim marks what a run that ends without a binding leaves at its owner [D-45].

@@ -30,7 +30,10 @@ func (t *txn) raise(kind frames.SignalKind, session frames.WorkSessionID, known 
 	}
 	signal := frames.Signal{WorkSessionID: session, Kind: kind, State: frames.SignalOpen, Message: clipText(message)}
 	ref := signalRef(id)
-	return id, t.putRecord(frames.EventSignalRaised, true, ref, 1, &signal, &signalMeta{Binding: known})
+	if err := t.putRecord(frames.EventSignalRaised, true, ref, 1, &signal, &signalMeta{Binding: known}); err != nil {
+		return id, err
+	}
+	return id, t.listUnder(session, ref)
 }
 
 // resolve closes an open signal that its binding remembers.

@@ -22,9 +22,10 @@ func parseStartRun(payload []byte, _ Viewer) (action, error) {
 func (a *startRun) binding() frames.BindingID { return frames.BindingID(a.p.PendingBindingID) }
 
 func (a *startRun) refs() []frames.ObjectRef {
+	run, session, binding := runRef(a.p.RunID), sessionRef(a.p.WorkSessionID), bindingRef(a.binding())
 	return []frames.ObjectRef{
-		objectiveRef(a.p.ObjectiveID), runRef(a.p.RunID), sessionRef(a.p.WorkSessionID), bindingRef(a.binding()),
-		claimRef(a.binding()), runsRef(a.p.ObjectiveID),
+		objectiveRef(a.p.ObjectiveID), run, session, binding, claimRef(a.binding()), runsRef(a.p.ObjectiveID),
+		usedRef(run), usedRef(session), usedRef(binding),
 	}
 }
 
@@ -59,7 +60,10 @@ func (a *startRun) apply(t *txn) (Outcome, error) {
 	if err := t.keep(claimRef(a.binding()), false, &claim); err != nil {
 		return Outcome{}, err
 	}
-	if err := t.keep(runsRef(a.p.ObjectiveID), true, &counts); err != nil {
+	if err := t.list(a.p.ObjectiveID, &counts, runRef(a.p.RunID)); err != nil {
+		return Outcome{}, err
+	}
+	if err := t.keepCounts(a.p.ObjectiveID, &counts); err != nil {
 		return Outcome{}, err
 	}
 	if err := t.keepEffect(effect); err != nil {
@@ -88,11 +92,11 @@ func (a *startRun) check(t *txn) (counts runCounts, err error) {
 		{runRef(a.p.RunID), "run"}, {sessionRef(a.p.WorkSessionID), "work session"},
 		{bindingRef(a.binding()), "binding"}, {claimRef(a.binding()), "binding"},
 	} {
-		_, used, err := t.Record(id.ref)
+		taken, err := t.taken(id.ref)
 		if err != nil {
 			return counts, err
 		}
-		if used {
+		if taken {
 			return counts, frames.Refuse(frames.CodeRevisionConflict, "the %s id is in use", id.what)
 		}
 	}
@@ -100,7 +104,7 @@ func (a *startRun) check(t *txn) (counts runCounts, err error) {
 		return counts, frames.Refuse(frames.CodeNotFound,
 			"that owner is not connected in that incarnation, or does not serve that group; dial it to learn both")
 	}
-	if _, err := t.kept("the runs of an objective", runsRef(a.p.ObjectiveID), &counts); err != nil {
+	if counts, err = t.counts(a.p.ObjectiveID); err != nil {
 		return counts, err
 	}
 	if counts.Runs == math.MaxUint32 {

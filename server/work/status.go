@@ -28,7 +28,7 @@ type BindingStatus struct {
 
 // StatusRefs are what [StatusOf] reads first.
 func StatusRefs(id frames.BindingID) []frames.ObjectRef {
-	return []frames.ObjectRef{bindingRef(id), claimRef(id)}
+	return []frames.ObjectRef{bindingRef(id), claimRef(id), usedRef(bindingRef(id))}
 }
 
 // StatusOf judges a binding that an owner reports.
@@ -49,7 +49,13 @@ func StatusOf(v View, id frames.BindingID) (BindingStatus, error) {
 	var claim Claim
 	found, err = t.kept("a claim", claimRef(id), &claim)
 	switch {
-	case err != nil || !found:
+	case err != nil:
+		return BindingStatus{}, err
+	case !found:
+		_, archived, err := t.Record(usedRef(bindingRef(id)))
+		if archived {
+			return BindingStatus{State: BindingOver}, err
+		}
 		return BindingStatus{}, err
 	case claim.Ended:
 		return BindingStatus{State: BindingOver, Owner: claim.Owner, Incarnation: claim.Incarnation}, nil

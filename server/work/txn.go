@@ -82,7 +82,9 @@ func (t *txn) emit(c Change) error {
 	c.EventID = id
 	t.head++
 	t.changes = append(t.changes, c)
-	t.own[c.Ref()] = &c.Stored
+	if t.own[c.Ref()] = &c.Stored; c.Removed {
+		t.own[c.Ref()] = nil
+	}
 	delete(t.silent, c.Ref()) // this version is newer
 	return nil
 }
@@ -128,7 +130,7 @@ func (t *txn) keep(ref frames.ObjectRef, live bool, annex codec.Value) error {
 	return t.rewrite(Stored{Record: frames.SnapshotRecord{Kind: ref.Kind, ID: ref.ID, Revision: 1}}, live, annex)
 }
 
-// drop removes an internal row.
+// drop removes a row without an event.
 func (t *txn) drop(ref frames.ObjectRef) {
 	t.silently(Change{
 		Stored: Stored{Record: frames.SnapshotRecord{Kind: ref.Kind, ID: ref.ID, Revision: 1}}, Removed: true,
@@ -201,6 +203,9 @@ func (t *txn) admit(result frames.OperationResult, meta OpMeta) (Outcome, error)
 			return Outcome{}, err
 		}
 		meta.RetentionSecs = retention.OperationResultSecs
+		if err := t.schedule(t.cmd.ID, meta.CompletedAt, meta.RetentionSecs, meta.FinalSequence); err != nil {
+			return Outcome{}, err
+		}
 	}
 	if err := t.putOperation(t.cmd.Ref(), 1, t.cmd.From.Principal, result, meta); err != nil {
 		return Outcome{}, err
@@ -268,6 +273,9 @@ func (t *txn) end(id frames.OperationID, result frames.OperationResult, created 
 	meta.CompletedAt, meta.FinalSequence, meta.RetentionSecs = max(t.env.Now, 1), seq, retention.OperationResultSecs
 	meta.Created = append(meta.Created, created...)
 	t.charge(stored.Principal, -1)
+	if err := t.schedule(id, meta.CompletedAt, meta.RetentionSecs, seq); err != nil {
+		return err
+	}
 	return t.putOperation(ref, rev, stored.Principal, result, meta)
 }
 

@@ -40,6 +40,12 @@ func Visible(kind frames.ObjectKind, owner frames.KeyID, v Viewer) bool {
 	return familyVisible(kind, v)
 }
 
+// VisibleRemoval is [Visible] for the OBJECT_REMOVED of an object of kind, which only those
+// get who negotiated ARCHIVE (§12).
+func VisibleRemoval(kind frames.ObjectKind, v Viewer) bool {
+	return v.Capabilities.Has(frames.CapArchive) && familyVisible(kind, v)
+}
+
 // VisibleToLookup is the predicate of direct lookups and preconditions, which
 // WITHOUT_OPERATIONS leaves alone (§12).
 func VisibleToLookup(kind frames.ObjectKind, owner frames.KeyID, v Viewer) bool {
