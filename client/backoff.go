@@ -93,10 +93,11 @@ func permanent(err error) bool {
 		refused    *RefusedError
 		ind        *IndeterminateError
 		other      *OtherCommandError
+		full       *ReplicaFullError
 	)
 	switch {
 	case errors.As(err, &file), errors.As(err, &state), errors.As(err, &key), errors.As(err, &quarantine),
-		errors.As(err, &auth), errors.As(err, &ind), errors.As(err, &other),
+		errors.As(err, &auth), errors.As(err, &ind), errors.As(err, &other), errors.As(err, &full),
 		errors.Is(err, ErrTransport), errors.Is(err, ErrJournalFull), errors.Is(err, fs.ErrPermission):
 		return true
 	case errors.As(err, &peer):

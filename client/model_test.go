@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"coordinator/codec"
@@ -70,9 +71,12 @@ type model struct {
 	dialed int                            // guarded by mu
 	grown  chan struct{}                  // guarded by mu; closed and replaced when the log grows
 
-	fenced  []frames.ActivationSequence // guarded by mu; they send no event any more
-	dropped bool                        // guarded by mu; the connection is to be cut
-	renewal *frames.Certificate         // guarded by mu; the next one, until it is sent
+	mangle   func(*frames.CoordEvent) []byte // guarded by mu; changes an event on its way, or its bytes
+	restored frames.ActivationSequence       // guarded by mu; the log was put back to an older one after it
+	fenced   []frames.ActivationSequence     // guarded by mu; they send no event any more
+	down     atomic.Bool                     // nobody is reached
+	dropped  bool                            // guarded by mu; the connection is to be cut
+	renewal  *frames.Certificate             // guarded by mu; the next one, until it is sent
 }
 
 func newModel(w *world) *model {
@@ -97,6 +101,22 @@ func (m *model) writeLocked(object byte) {
 func (m *model) appendLocked(seq uint64, object byte) {
 	m.revs[object]++
 	m.log = append(m.log, change(frames.EventSequence(seq), object, m.revs[object]))
+	close(m.grown)
+	m.grown = make(chan struct{})
+}
+
+// remove appends the removal of an object that is there.
+func (m *model) remove(object byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ref := objectRef(object)
+	image, err := codec.EncodeImage(nil, &ref)
+	if err != nil {
+		panic(err)
+	}
+	m.log = append(m.log, frames.ReplayEvent{Sequence: frames.EventSequence(m.headLocked()) + 1, ID: frames.EventID{2, object},
+		Kind: frames.EventObjectRemoved, Object: ref, Revision: m.revs[object] + 1, Schema: 1, Payload: image})
+	delete(m.revs, object)
 	close(m.grown)
 	m.grown = make(chan struct{})
 }
@@ -308,8 +328,18 @@ func (c *modelConn) event(s *modelSub, e *frames.ReplayEvent) {
 	s.last = frames.EventCut(e.Sequence)
 	s.count--
 	s.bytes -= int64(frames.EventBytes(len(e.Payload)))
-	c.send(&frames.CoordEvent{SubscriptionID: s.id, Delivery: frames.DeliverySequence(s.delivery), Sequence: e.Sequence,
-		EventID: e.ID, Kind: e.Kind, Object: e.Object, Revision: e.Revision, Schema: e.Schema, Payload: e.Payload})
+	f := &frames.CoordEvent{SubscriptionID: s.id, Delivery: frames.DeliverySequence(s.delivery), Sequence: e.Sequence,
+		EventID: e.ID, Kind: e.Kind, Object: e.Object, Revision: e.Revision, Schema: e.Schema, Payload: e.Payload}
+	c.m.mu.Lock()
+	mangle := c.m.mangle
+	c.m.mu.Unlock()
+	if mangle != nil {
+		if raw := mangle(f); raw != nil {
+			c.nc.Write(raw) //nolint:errcheck // the client may have gone
+			return
+		}
+	}
+	c.send(f)
 }
 
 // gap pauses every subscription that is not.
@@ -394,7 +424,7 @@ func (c *modelConn) openSnapshot(f *frames.OpenSnapshot) {
 	bases := append([]frames.ActivationBase{}, c.m.bases...)
 	c.m.mu.Unlock()
 	for n := range byte(20) {
-		if e := latest[objectRef(n)]; e != nil {
+		if e := latest[objectRef(n)]; e != nil && e.Kind != frames.EventObjectRemoved {
 			var r frames.SnapshotRecord
 			if err := codec.DecodeImage(&r, e.Payload); err != nil {
 				panic(err)

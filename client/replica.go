@@ -48,6 +48,7 @@ type ReplicaOptions struct {
 // view, what has changed is held twice.
 type Replica struct {
 	opts   ReplicaOptions
+	ctx    context.Context // of its goroutine, until Close
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed once its goroutine has ended
 
@@ -90,6 +91,15 @@ type step struct {
 // the memory of the authority cannot be read; whatever else is wrong, its state says. The
 // caller closes it.
 func OpenReplica(c *Context, opts ReplicaOptions) (*Replica, error) {
+	r, err := newReplica(c, opts)
+	if err != nil {
+		return nil, err
+	}
+	r.start()
+	return r, nil
+}
+
+func newReplica(c *Context, opts ReplicaOptions) (*Replica, error) {
 	opts.Options.defaults()
 	opts.Offered |= frames.CapEventReplay | frames.CapArchive
 	if opts.MaxRecords <= 0 {
@@ -110,15 +120,19 @@ func OpenReplica(c *Context, opts ReplicaOptions) (*Replica, error) {
 	subscribe := opts.SubscribeOptions
 	subscribe.learn = r.learn
 	follow := FollowOptions{Options: opts.Options, SubscribeOptions: subscribe, Backoff: opts.Backoff, Wait: true}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	r.cancel = cancel
-	r.follower = &follower{c: c, opts: follow, attendant: r, yield: func(u Update, err error) bool { r.take(ctx, u, err); return true }}
+	r.follower = &follower{c: c, opts: follow, attendant: r}
 	r.follower.pauses = newPauses(opts.Backoff, &r.follower.opts.Options)
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
+	r.follower.yield = func(u Update, err error) bool { r.take(u, err); return true }
+	return r, nil
+}
+
+// start runs the replica's goroutine, which Close joins.
+func (r *Replica) start() {
 	go func() {
 		defer close(r.done)
-		r.follower.run(ctx)
+		r.follower.run(r.ctx)
 	}()
-	return r, nil
 }
 
 // Close ends the replica and returns once its goroutines have. The last view stays

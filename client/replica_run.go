@@ -1,9 +1,6 @@
 package client
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // What follows runs on the replica's goroutine: the follower gives its updates, and what
 // they make of the table is published.
@@ -46,17 +43,17 @@ func (r *Replica) lost(l *LostHistory) {
 }
 
 // take is what the follower tells.
-func (r *Replica) take(ctx context.Context, u Update, err error) {
+func (r *Replica) take(u Update, err error) {
 	switch u := u.(type) {
 	case *Synced:
-		r.synced(ctx, u)
+		r.synced(u)
 	case *Healed:
 		r.healing = u
 		if !r.follower.sub.pending() {
-			r.healed(ctx)
+			r.healed()
 		}
 	case *Event:
-		r.event(ctx)
+		r.event()
 	case *Gap:
 		r.gap(u)
 	case nil:
@@ -66,16 +63,16 @@ func (r *Replica) take(ctx context.Context, u Update, err error) {
 
 // event takes in an event that the table has applied. A replay is published as one, and
 // live events together with those that wait behind them.
-func (r *Replica) event(ctx context.Context) {
+func (r *Replica) event() {
 	r.applied++
 	r.note()
 	switch sub := r.follower.sub; {
 	case sub.pending(): // a replay stays back until its end
 	case r.healing != nil:
-		r.healed(ctx)
+		r.healed()
 	case sub.waiting() && r.applied < publishEvery:
 	default:
-		r.current(ctx, nil, nil)
+		r.current(nil, nil)
 	}
 }
 
@@ -94,18 +91,18 @@ func (r *Replica) note() {
 }
 
 // healed publishes what a gap held back.
-func (r *Replica) healed(ctx context.Context) {
+func (r *Replica) healed() {
 	h := r.healing
 	r.healing = nil
-	r.current(ctx, nil, func(s *ReplicaState) { s.Healed = h })
+	r.current(nil, func(s *ReplicaState) { s.Healed = h })
 }
 
 // synced puts the table of a snapshot in the place of what there was.
-func (r *Replica) synced(ctx context.Context, snap *Synced) {
+func (r *Replica) synced(snap *Synced) {
 	r.work = r.follower.sub.seen.(*table)
 	r.forget()
 	r.healing = nil
-	r.current(ctx, snap, func(s *ReplicaState) {
+	r.current(snap, func(s *ReplicaState) {
 		s.Healed = nil
 		if snap.Lost != nil {
 			s.Lost = snap.Lost
@@ -115,13 +112,13 @@ func (r *Replica) synced(ctx context.Context, snap *Synced) {
 
 // current publishes the table. The view is current where the coordinator could send more
 // (protocol.md §10 [D-20]).
-func (r *Replica) current(ctx context.Context, snap *Synced, edit func(*ReplicaState)) {
+func (r *Replica) current(snap *Synced, edit func(*ReplicaState)) {
 	f, s := r.follower, r.now.Load().state
 	if edit != nil {
 		edit(&s)
 	}
 	// A write that fails ends the connection, which the follower tells next.
-	covered, err := f.sub.settle(ctx)
+	covered, err := f.sub.settle(r.ctx)
 	if s.Phase, s.Reason = ReplicaCurrent, StaleNone; !covered || err != nil {
 		s.Phase, s.Reason = ReplicaStale, StaleBehind
 	} else {
