@@ -446,3 +446,79 @@ func TestProcessThatIsHeldHasNoOutput(t *testing.T) {
 	require.Equal(t, frames.EffectSucceeded, (<-dispatched).State)
 	c.eventually("it is killed at once", func() bool { return s.o.Processes() == 0 })
 }
+
+// Facts of a former incarnation come as the credit allows, however many there are, and their
+// end behind the last of them.
+func TestC16_FactsEndComesLast(t *testing.T) {
+	fake := newFakeLauncher()
+	clk := clock.NewManual(clock.System().Now()) // stands, so that only whole ranges are recorded
+	s := newStation(t, func(o *Options) { o.launch, o.Clock = fake, clk })
+	c := s.coordinator(1)
+	r := c.run(&Document{Argv: []string{"x"}})
+	for range 2*factPage + 1 {
+		_, err := fake.child(1).w.Write(make([]byte, rangeBytes))
+		require.NoError(t, err)
+	}
+	fake.child(1).end(frames.Closed{Known: true})
+	r.requireExit(0)
+	row, err := s.o.holds(coordA, r.id)
+	require.NoError(t, err)
+	facts := int(row.Last) // OPENED, ranges and CLOSED
+	require.Greater(t, facts, 2*factPage)
+	require.NoError(t, s.stop())
+
+	s = openStation(t, s.dir, nil)
+	c = s.coordinator(2)
+	ended := func() bool {
+		_, ends := c.in.snapshot()
+		return ends[r.id] != 0
+	}
+	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), r.id, 0, 1))
+	for n := 1; n < facts; n++ {
+		c.eventually("one more", func() bool { return len(c.in.of(r.id)) == n })
+		require.False(t, ended(), "after %d", n)
+		require.NoError(t, c.FactAck(t.Context(), r.id, uint64(n), 1))
+	}
+	c.eventually("FACTS_END", ended)
+	require.Len(t, c.in.of(r.id), facts)
+	for _, credit := range []uint32{1, 2, 1 << 20} { // CLOSED alone is left
+		again := s.coordinator(2)
+		require.NoError(t, again.OpenFacts(t.Context(), again.guard(), r.id, 0, credit))
+		again.eventually("FACTS_END", func() bool {
+			_, ends := again.in.snapshot()
+			return ends[r.id] == uint64(facts)
+		})
+		require.NoError(t, again.Close())
+	}
+}
+
+// What one connection has outstanding is bounded, and comes back.
+func TestRequestsOfOneConnectionAreBounded(t *testing.T) {
+	gate := make(chan struct{})
+	fake := newFakeLauncher()
+	fake.beforeHold = func() { <-gate }
+	s := newStation(t, func(o *Options) { o.launch = fake })
+	c := s.coordinator(1)
+	results := make(chan error, maxRequests)
+	for range maxRequests {
+		a := c.newSpawn(&Document{Argv: []string{"x"}})
+		go func() {
+			_, err := c.Dispatch(context.Background(), c.guard(), a)
+			results <- err
+		}()
+	}
+	c.eventually("all are journaled", func() bool {
+		s.o.mu.Lock()
+		defer s.o.mu.Unlock()
+		return len(s.o.inHand) == maxRequests
+	})
+	_, err := c.GetEffect(t.Context(), c.guard(), newID[frames.EffectAttemptID](t), [32]byte{1})
+	requireCode(t, frames.CodeResourceExhausted, err)
+	close(gate)
+	for range maxRequests {
+		require.NoError(t, <-results)
+	}
+	for range maxRequests + 1 { // each gives its place back
+		require.Equal(t, NeverSeen, c.lookUp(c.newSpawn(&Document{Argv: []string{"y"}})).State)
+	}
+}

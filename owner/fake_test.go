@@ -84,6 +84,7 @@ type fakeChild struct {
 	exited chan frames.Closed
 	once   sync.Once
 	asked  chan struct{} // nil: a descendant has the terminal; else told of each question
+	hears  chan<- syscall.Signal
 }
 
 func (c *fakeChild) Read(p []byte) (int, error) { return c.r.Read(p) }
@@ -108,6 +109,14 @@ func (c *fakeChild) end(status frames.Closed) {
 }
 
 func (c *fakeChild) signal(sig syscall.Signal) error {
+	if c.hears != nil { // it ignores what can be ignored
+		if sig != syscall.SIGCONT && sig != 0 {
+			c.hears <- sig
+		}
+		if sig != syscall.SIGKILL {
+			return nil
+		}
+	}
 	if sig == syscall.SIGTERM || sig == syscall.SIGKILL {
 		c.end(frames.Closed{Known: true, Status: -int32(sig)})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"coordinator/frames"
+	"coordinator/internal/clock"
 
 	"github.com/stretchr/testify/require"
 )
@@ -47,6 +48,7 @@ func TestNothingIsAdmittedWhileAnAuthorityIsTaken(t *testing.T) {
 	require.Never(t, func() bool { return len(taken) > 0 }, 50*time.Millisecond, 5*time.Millisecond, "the lower connection lasts")
 	close(h.done)
 	require.NoError(t, <-taken)
+	require.ErrorIs(t, s.o.ackFacts(low, newID[frames.BindingID](t), 0), errFenced)
 	require.ErrorIs(t, s.o.admitted(low), errFenced)
 	require.NoError(t, s.o.admitted(high))
 }
@@ -89,4 +91,41 @@ func TestTakeoverWaitsForItsOwnEffectsAlone(t *testing.T) {
 	}
 	close(gate)
 	require.Equal(t, frames.EffectSucceeded, (<-dispatched).State)
+}
+
+// The clocks go on while an authority is being taken: one that has run out by then is refused,
+// and nothing of it stays.
+func TestAuthorityThatRunsOutWhileItIsTaken(t *testing.T) {
+	clk := clock.NewManual(clock.System().Now())
+	s := newStation(t, func(o *Options) { o.launch, o.Clock = newFakeLauncher(), clk })
+	h := newSlowHolder()
+	require.NoError(t, s.o.claimAuthority(t.Context(), h, s.claimOf(1)))
+	high := s.claimOf(2)
+	taken := make(chan error, 1)
+	go func() { taken <- s.o.claimAuthority(context.Background(), nobody{}, high) }()
+	<-h.told
+	clk.Advance(60 * time.Second)
+	close(h.done)
+	require.Equal(t, frames.CodeStaleAuthority, frames.CodeOf(<-taken))
+	require.NoError(t, s.o.claimAuthority(t.Context(), nobody{}, s.claimOf(1)), "the lower one is still the highest")
+}
+
+// Both clocks bound a certificate, and an older one takes nothing back.
+func TestClaimsEndByEitherClock(t *testing.T) {
+	clk := clock.NewManual(clock.System().Now())
+	cert := certificate(t, clk.Now(), coordA, 1)
+	cl := newClaim(&cert, clk.Now())
+	require.True(t, cl.valid(clk.Now()))
+	clk.StepWall(61 * time.Second)
+	require.False(t, cl.valid(clk.Now()), "the wall clock says that it has run out")
+	clk.StepWall(-61 * time.Second)
+	clk.Advance(59 * time.Second)
+	require.True(t, cl.valid(clk.Now()))
+	older := cert
+	older.ExpiresAt -= 30
+	cl.extend(&older, clk.Now())
+	require.True(t, cl.valid(clk.Now()))
+	clk.StepWall(-time.Hour)
+	clk.Advance(time.Second)
+	require.False(t, cl.valid(clk.Now()), "BOOTTIME says so")
 }

@@ -213,3 +213,14 @@ func TestCreateReplacesNothing(t *testing.T) {
 	dir := grownJournal(t, 1)
 	require.ErrorIs(t, Create(dir, ownerPrint), os.ErrExist)
 }
+
+// Nothing that is answered may be lost with the machine: each transaction is synced, its pages
+// and its growth.
+func TestTheJournalIsSynced(t *testing.T) {
+	dir := privateDir(t)
+	require.NoError(t, Create(dir, ownerPrint))
+	j := openTestJournal(t, dir)
+	require.False(t, j.db.NoSync)
+	require.False(t, j.db.NoGrowSync)
+	require.False(t, j.db.NoFreelistSync)
+}
