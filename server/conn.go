@@ -43,6 +43,7 @@ const readBuffer = 8 << 10
 // Texts of the errors that must not be told apart or that are sent in more than
 // one place.
 const (
+	textLate       = "the handshake took too long"
 	textGrantEnded = "authentication failed"
 	textFenced     = "this coordinator is no longer the authority; reconnect"
 )
@@ -262,7 +263,7 @@ func (c *conn) tickHello(now, accepted time.Duration) (time.Duration, error) {
 		deadline = min(deadline, accepted+firstFrameTime)
 	}
 	if now >= deadline {
-		c.fail(0, frames.Refuse(frames.CodeProtocolError, "the handshake took too long"))
+		c.fail(0, frames.Refuse(frames.CodeProtocolError, textLate))
 		return 0, errors.New("handshake timed out")
 	}
 	return deadline - now, nil

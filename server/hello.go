@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"log/slog"
+	"time"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -72,6 +73,7 @@ func (c *conn) takeHello(body []byte) error {
 		return refusalOf(err)
 	}
 	c.hello.Limits, c.caps = limits, caps
+	asked := c.srv.clock.Now().Boot
 	exchange, challenge, err := c.srv.handshake.Challenge(&c.hello.Offer, c.channel)
 	if err != nil {
 		return authenticationError(err)
@@ -81,7 +83,7 @@ func (c *conn) takeHello(body []byte) error {
 		return err
 	}
 	c.exchange, c.state = exchange, awaitResponse
-	c.asked.Store(int64(c.srv.clock.Now().Boot))
+	c.asked.Store(int64(asked))
 	return c.lanes.putControl(frame)
 }
 
@@ -98,6 +100,9 @@ func (c *conn) takeResponse(body []byte) error {
 	var m frames.WorkloadResponse
 	if err := codec.Decode(&m, body); err != nil {
 		return refusalOf(err)
+	}
+	if c.srv.clock.Now().Boot-time.Duration(c.asked.Load()) > responseTime {
+		return frames.Refuse(frames.CodeProtocolError, textLate) // which says nothing of the key
 	}
 	grant, err := c.exchange.Finish(&m)
 	if err != nil {

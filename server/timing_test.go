@@ -97,15 +97,17 @@ func bubble(t *testing.T, f func(t *testing.T, b *bed)) {
 	})
 }
 
-// steppedClock is a clock whose wall half can be set.
+// steppedClock is a clock whose wall half can be set, and whose halves can both jump ahead
+// of its timers.
 type steppedClock struct {
 	clock.Clock
-	by atomic.Int64
+	by, ahead atomic.Int64
 }
 
 func (c *steppedClock) Now() clock.Reading {
 	r := c.Clock.Now()
-	r.Wall = r.Wall.Add(time.Duration(c.by.Load()))
+	r.Wall = r.Wall.Add(time.Duration(c.by.Load() + c.ahead.Load()))
+	r.Boot += time.Duration(c.ahead.Load())
 	return r
 }
 
@@ -223,6 +225,30 @@ func TestHandshakeDeadlines(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A response that comes late says nothing of its key, also when it is read before the timer
+// of the handshake has run out: the machine was busy, and the client may try again.
+func TestALateResponseIsNoFailedProof(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bed) {
+		p := b.raw()
+		cl := &handshake.Client{
+			Service: handshake.Service{Name: frames.Service, Major: frames.VersionMajor, Minor: frames.VersionMinor, Scopes: uint64(frames.AllScopes)},
+			Key:     b.r.keys[0], Pin: b.r.info.Fingerprint,
+		}
+		offer, err := cl.NewOffer(rand.Reader)
+		require.NoError(t, err)
+		hello := baseHello()
+		hello.HasOffer, hello.Offer = true, offer
+		p.send(&hello)
+		challenge, err := p.next()
+		require.NoError(t, err)
+		resp, err := cl.Respond(&offer, challenge.(*frames.WorkloadChallenge), b.channel(), uint64(frames.AllScopes), uint64(time.Now().Add(time.Minute).Unix()))
+		require.NoError(t, err)
+		b.clock.ahead.Store(int64(responseTime + 1))
+		p.send(resp)
+		p.refused(frames.CodeProtocolError)
+	})
 }
 
 func TestAnExpiredGrantEndsItsConnection(t *testing.T) {
