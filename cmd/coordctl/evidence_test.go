@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
 	"coordinator/client"
@@ -150,21 +152,55 @@ func TestAddOwner(t *testing.T) {
 }
 
 func TestRunDocument(t *testing.T) {
-	f := runFlags{cwd: "/w", env: []string{"A=1", "B=x=y"}, grace: 9}
-	raw, err := f.document([]string{"make", "all"}, true)
+	f := runFlags{cwd: "/w", env: []string{"A=1", "B=x=y"}, grace: 9, given: func(flag string) bool { return flag == "grace" }}
+	raw, err := f.document([]string{"make", "all"}, io.Discard)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"argv":["make","all"],"cwd":"/w","env":{"A":"1","B":"x=y"},"grace_secs":9}`, string(raw))
-	for _, tt := range []struct {
+	for name, tt := range map[string]struct {
 		f    runFlags
 		argv []string
 	}{
-		{runFlags{cwd: "w"}, []string{"x"}}, {runFlags{cwd: "/", env: []string{"=1"}}, []string{"x"}}, {runFlags{cwd: "/"}, []string{"a\x00b"}},
-		{runFlags{cwd: "/", env: []string{"A=1", "A=2"}}, []string{"x"}}, {runFlags{cwd: "/", env: []string{"A=\x00"}}, []string{"x"}},
+		"relative directory":       {runFlags{cwd: "w"}, []string{"x"}},
+		"no name":                  {runFlags{cwd: "/", env: []string{"=1"}}, []string{"x"}},
+		"zero byte in an argument": {runFlags{cwd: "/"}, []string{"a\x00b"}},
+		"a variable twice":         {runFlags{cwd: "/", env: []string{"A=1", "A=2"}}, []string{"x"}},
+		"zero byte in a value":     {runFlags{cwd: "/", env: []string{"A=\x00"}}, []string{"x"}},
+		// JSON would quietly carry another command than this one.
+		"an argument that is no text":  {runFlags{cwd: "/"}, []string{"cat", "\xff"}},
+		"a value that is no text":      {runFlags{cwd: "/", env: []string{"A=\xff"}}, []string{"x"}},
+		"a name that is no text":       {runFlags{cwd: "/", env: []string{"\xff=1"}}, []string{"x"}},
+		"a directory that is no text":  {runFlags{cwd: "/\xff"}, []string{"x"}},
+		"a megabyte of environment":    {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("x", 1<<20)}}, []string{"x"}},
+		"more than a coordinator has":  {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("x", 128<<10)}}, []string{"x"}},
+		"an argument that is too long": {runFlags{cwd: "/"}, []string{"x", strings.Repeat("x", 200<<10)}},
 	} {
-		_, err := tt.f.document(tt.argv, false)
+		_, err := tt.f.document(tt.argv, io.Discard)
 		var use *usageError
-		require.ErrorAs(t, err, &use, "%q", tt.argv)
+		require.ErrorAs(t, err, &use, name)
+		require.NotContains(t, err.Error(), "xxx", "no value is shown")
 	}
 	require.Equal(t, "make all", (&runFlags{}).objectiveTitle([]string{"make", "all"}))
 	require.Equal(t, "given", (&runFlags{title: "given"}).objectiveTitle([]string{"make"}))
+}
+
+// TestRunDocumentOnATerminal takes the size of the terminal that shows the output.
+func TestRunDocumentOnATerminal(t *testing.T) {
+	master, terminal, err := pty.Open()
+	require.NoError(t, err)
+	defer master.Close()
+	defer terminal.Close()
+	require.NoError(t, pty.Setsize(master, &pty.Winsize{Rows: 33, Cols: 101}))
+	t.Setenv("TERM", "vt220")
+	f := runFlags{cwd: "/"}
+	raw, err := f.document([]string{"top"}, terminal)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"argv":["top"],"cwd":"/","rows":33,"cols":101,"term":"vt220"}`, string(raw))
+	t.Setenv("TERM", "")
+	raw, err = f.document([]string{"top"}, terminal)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"argv":["top"],"cwd":"/","rows":33,"cols":101}`, string(raw))
+	f.detach = true // nobody looks at it here
+	raw, err = f.document([]string{"top"}, terminal)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"argv":["top"],"cwd":"/"}`, string(raw))
 }

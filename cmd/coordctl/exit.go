@@ -92,7 +92,7 @@ func (a *app) again(how string, g again) string {
 // same command again. retried says that an attempt under that id had been made before.
 type commandError struct {
 	op      frames.OperationID
-	retry   again
+	retry   again // empty where the command is to be given anew
 	retried bool
 	cause   error
 }
@@ -137,8 +137,18 @@ func (a *app) explain(err error) message {
 		unknown *client.OutcomeUnknownError
 		result  *resultError
 		after   *afterwardsError
+		before  *notStartedError
+		lost    *lostRunError
 	)
 	switch {
+	case errors.As(err, &before):
+		m := a.explain(before.cause)
+		m.sent = "no run was started; of this command at most its objective was created"
+		return m
+	case errors.As(err, &lost):
+		return message{code: exitUnknown, what: lost.Error(), next: []string{
+			"give --op where the command was given, with the context that it was given with",
+			"or look at the runs before you decide on a new one: " + a.line("get run")}}
 	case errors.As(err, &after):
 		return message{code: exitOther, what: after.Error(),
 			sent: fmt.Sprintf("operation %s has been answered: its result stands, only what came afterwards failed", after.op),
@@ -167,7 +177,7 @@ func (a *app) explain(err error) message {
 		if ce.retried {
 			m.sent = fmt.Sprintf("nothing was sent this time; operation %s may have run before", ce.op)
 		}
-		if !m.hopeless {
+		if !m.hopeless && ce.retry.args != "" {
 			m.next = append(m.next, a.again("then again", ce.retry))
 		}
 	default:
@@ -199,7 +209,7 @@ func (a *app) explainUnknown(err error, u *client.OutcomeUnknownError) message {
 		next: []string{"find out: " + a.line("op get "+u.OperationID.String())},
 	}
 	var ce *commandError
-	if errors.As(err, &ce) {
+	if errors.As(err, &ce) && ce.retry.args != "" {
 		m.next = append(m.next, a.again("the same command again, which never runs it twice", ce.retry))
 	}
 	return m

@@ -182,13 +182,19 @@ func (a *app) ownerOf(b frames.Binding) (*client.Context, client.Owner, error) {
 	if err != nil {
 		return nil, client.Owner{}, err
 	}
+	o, err := ownerNamed(c, b.Binding.Owner)
+	return c, o, err
+}
+
+// ownerNamed is the context's owner of that authority.
+func ownerNamed(c *client.Context, authority frames.Fingerprint) (client.Owner, error) {
 	for _, o := range c.Owners {
-		if o.Authority == b.Binding.Owner {
-			return c, o, nil
+		if o.Authority == authority {
+			return o, nil
 		}
 	}
-	return nil, client.Owner{}, &client.ContextError{Path: c.Path,
-		Problem: fmt.Sprintf("the run was started at the owner %v, and no [[owner]] of that authority is named in it", b.Binding.Owner)}
+	return client.Owner{}, &client.ContextError{Path: c.Path,
+		Problem: fmt.Sprintf("the run was started at the owner %v, and no [[owner]] of that authority is named in it", authority)}
 }
 
 // readOutput copies what is stored of a binding's output.

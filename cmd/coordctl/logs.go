@@ -22,7 +22,11 @@ digests in the coordinator's event log. What came of that is said on standard er
 bytes agree, which do not, which cannot be checked because retention has removed their facts,
 and which the owner's size cap kept from being stored. Bytes that differ make the exit code 1.
 
-With -f the output is shown as it comes until the run ends, and then checked.`,
+With -f the output is shown as it comes until the run ends, and then checked.
+
+With -o json standard output is one JSON object a line, by its "event": "output" with the
+"offset" of its first byte and the bytes as base64 in "data", and at the end "check" with the
+numbers, the ranges that differ and the findings, which standard error then does not say.`,
 		Args: exactArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.logs(cmd.Context(), args[0], follow, quiet)
@@ -45,21 +49,22 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 	if err != nil {
 		return err
 	}
-	show := a.stdout
+	show := a.shower()
+	out := show.output
 	if follow && b.State == frames.StateActive {
 		c, o, err := a.ownerOf(b)
 		if err != nil {
 			return err
 		}
-		out := a.outputFollower(c, o, b.Binding.BindingID)
-		out.start(parent)
-		err = <-out.done
-		out.done <- nil
-		out.stop()
+		live := a.outputFollower(c, o, b.Binding.BindingID, out)
+		live.start(parent)
+		err = <-live.done
+		live.done <- nil
+		live.stop()
 		if err != nil {
 			return err
 		}
-		show = io.Discard // it has been shown
+		out = io.Discard // it has been shown
 		if f, err = a.settledFamily(parent, f); err != nil {
 			return err
 		}
@@ -70,7 +75,7 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 	if err != nil {
 		return err
 	}
-	check := l.Check(show)
+	check := l.Check(out)
 	err = a.readOutput(ctx, b, func(data []byte) error {
 		if _, err := check.Write(data); err != nil {
 			return &sinkError{err}
@@ -80,7 +85,7 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 	if err != nil {
 		return err
 	}
-	return a.sayOutput(l, after, check, quiet)
+	return a.sayOutput(show, l, after, check, quiet)
 }
 
 // familyWithin is loadFamily within --timeout.
@@ -112,9 +117,13 @@ func (a *app) settledFamily(parent context.Context, f *family) (*family, error) 
 }
 
 // sayOutput tells what the check of the output came to.
-func (a *app) sayOutput(l *client.Ledger, after frames.EventCut, check *client.OutputCheck, quiet bool) error {
-	for _, line := range outputLines(l, after, check) {
-		if !quiet || line.bad {
+func (a *app) sayOutput(show *shower, l *client.Ledger, after frames.EventCut, check *client.OutputCheck, quiet bool) error {
+	lines := outputLines(l, after, check)
+	if err := show.checked(after, check, lines); err != nil {
+		return err
+	}
+	for _, line := range lines {
+		if !a.json() && (!quiet || line.bad) {
 			fmt.Fprintln(a.stderr, "logs: "+line.text)
 		}
 	}
@@ -122,6 +131,19 @@ func (a *app) sayOutput(l *client.Ledger, after frames.EventCut, check *client.O
 		return errOutputDiffers
 	}
 	return nil
+}
+
+// checked tells what a check of the output came to.
+func (s *shower) checked(after frames.EventCut, check *client.OutputCheck, lines []outputLine) error {
+	differ, findings := []object{}, []object{}
+	for _, r := range check.Differ {
+		differ = append(differ, object{{"first", r.First}, {"last", r.Last}})
+	}
+	for _, line := range lines {
+		findings = append(findings, object{{"text", line.text}, {"bad", line.bad}})
+	}
+	return s.event("check", object{{"bytes", check.Read}, {"agreed_bytes", check.Agreed}, {"agreed_digests", check.Ranges}, {"differ", differ},
+		{"removed_events_through", after}, {"findings", findings}})
 }
 
 // outputLine is one finding about output; bad says that something is missing or wrong.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -84,13 +85,15 @@ type outputFollower struct {
 	dial    func(context.Context) (*owner.Client, error)
 	binding frames.BindingID
 
-	cancel context.CancelFunc // nil before start
-	done   chan error         // one slot
-	offset uint64             // owned by run
+	cancel  context.CancelFunc // nil before start
+	done    chan error         // one slot
+	offset  uint64             // owned by run
+	moved   atomic.Uint64      // bytes written
+	writing atomic.Bool        // a write has begun and not ended: the reader of w is slow
 }
 
-func (a *app) outputFollower(c *client.Context, o client.Owner, binding frames.BindingID) *outputFollower {
-	return &outputFollower{w: a.stdout, binding: binding, done: make(chan error, 1),
+func (a *app) outputFollower(c *client.Context, o client.Owner, binding frames.BindingID, w io.Writer) *outputFollower {
+	return &outputFollower{w: w, binding: binding, done: make(chan error, 1),
 		dial: func(ctx context.Context) (*owner.Client, error) { return a.dialOwner(ctx, c, o) }}
 }
 
@@ -103,20 +106,9 @@ func (f *outputFollower) start(ctx context.Context) {
 	go func() { f.done <- f.run(ctx) }()
 }
 
-// finish waits for the end of the output of a process that has ended.
-func (f *outputFollower) finish(limit time.Duration) error {
-	if f.cancel == nil {
-		return nil
-	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case err := <-f.done:
-		f.done <- nil // for stop
-		return err
-	case <-timer.C:
-		return errTimeout
-	}
+// progress is how many bytes have been written, and whether a write is under way.
+func (f *outputFollower) progress() (moved uint64, writing bool) {
+	return f.moved.Load(), f.writing.Load()
 }
 
 // stop ends and joins it.
@@ -153,7 +145,10 @@ func (f *outputFollower) once(ctx context.Context) error {
 	}
 	defer link.Close()
 	return link.ReadOutput(ctx, f.binding, f.offset, 0, true, func(at uint64, data []byte) error {
+		f.writing.Store(true)
 		n, err := f.w.Write(data)
+		f.writing.Store(false)
+		f.moved.Add(uint64(n))
 		f.offset = at + uint64(n)
 		if err != nil {
 			return &sinkError{err}

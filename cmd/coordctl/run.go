@@ -6,17 +6,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
+	"unicode/utf8"
 
+	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
-	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/owner"
 )
@@ -34,27 +35,50 @@ type runFlags struct {
 	group            uint32
 	grace            uint32
 	detach           bool
+	op               string
+
+	given func(flag string) bool // on the command line; nil: none is
 }
+
+func (f *runFlags) has(flag string) bool { return f.given != nil && f.given(flag) }
+
+// makesCommand are the flags that say what a run is. With --op it has been said before.
+var makesCommand = []string{"objective", "title", "cwd", "env", "owner", "group", "grace"}
 
 func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{
-		Use:   "run [--objective ID | --title TEXT] [flags] -- COMMAND [ARGUMENT...]",
+		Use:   "run [--objective ID | --title TEXT] [flags] -- COMMAND [ARGUMENT...] | run --op ID",
 		Short: "Run a command through the coordinator, show its output and end with its exit status",
 		Long: `Run a command on a terminal of a process owner, show its output, and end with its exit
 status; 128+N when signal N killed it.
 
 Without --objective a new objective is created for the run, named by --title or the command.
 The run belongs to the coordinator and not to this client: it goes on when this client ends,
-when the coordinator dies, and through both. Ctrl-C asks first; a second one cancels the run.
---timeout bounds the start only.
+when the coordinator dies, and through both. Ctrl-C asks first; a second one cancels the run,
+and a third leaves it alone, as SIGTERM does at once: the exit code is then 6, as its end is
+not known. --timeout bounds the start only.
 
 In the command's environment is what the owner gives every process and what --env adds; the
-directory is this one unless --cwd names another. Its standard input is a terminal on which
-nobody types.`,
+directory is this one unless --cwd names another. Where standard output is a terminal, the
+command's has its size and its TERM at the start; that it is resized later is not passed on.
+Nobody types on the command's standard input.
+
+When no answer came, the command is kept beside the context file, what --env says included,
+until there is one. --op ID then sends that very command again, which never starts it twice,
+and goes on as this command would have; without it the run of that operation is followed, if
+there is one.
+
+With -o json standard output is one JSON object a line, by its "event": "started" with the
+ids, "state" whenever the run's changes, "output" with the "offset" of its first byte and the
+bytes as base64 in "data", and "ended". Exit codes of coordctl's own (see coordctl --help) come
+with a line on standard error and without "ended".`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case f.op == "" && len(args) == 0:
 				return usage("run needs a command: %s", cmd.UseLine())
+			case f.op != "" && len(args) > 0:
+				return usage("run --op takes no command: it is the one that was sent under that id")
 			}
 			return nil
 		},
@@ -62,7 +86,16 @@ nobody types.`,
 			if f.objective != "" && f.title != "" {
 				return usage("--objective and --title exclude each other: a title is for a new objective")
 			}
-			return a.run(cmd.Context(), f, args, cmd.Flags().Changed("grace"), cmd.Flags().Changed("group"))
+			if !utf8.ValidString(f.title) {
+				return usage("--title is not UTF-8")
+			}
+			f.given = cmd.Flags().Changed
+			for _, flag := range makesCommand {
+				if f.op != "" && f.has(flag) {
+					return usage("--op and --%s exclude each other: the command is the one that was sent under that id", flag)
+				}
+			}
+			return a.run(cmd.Context(), f, args)
 		},
 	}
 	c.Flags().SetInterspersed(false) // what follows the command is the command's
@@ -73,12 +106,13 @@ nobody types.`,
 	c.Flags().StringVar(&f.owner, "owner", "", "the `NAME` of the context's owner to run at (default: the only one)")
 	c.Flags().Uint32Var(&f.group, "group", 0, "the owner's terminal `GROUP` to run in (default: its first)")
 	c.Flags().Uint32Var(&f.grace, "grace", 0, "`SECONDS` between SIGTERM and SIGKILL when the run is cancelled (default 5)")
+	c.Flags().StringVar(&f.op, "op", "", "go on with the run of the operation of this `ID`, whose answer was lost")
 	c.Flags().BoolVarP(&f.detach, "detach", "d", false, "return once the run is admitted, and do not follow it")
 	return c
 }
 
-// document is what the owner is to run.
-func (f *runFlags) document(argv []string, grace bool) ([]byte, error) {
+// document is what the owner is to run, on a terminal like w when that is one.
+func (f *runFlags) document(argv []string, w io.Writer) ([]byte, error) {
 	d := owner.Document{Argv: argv, Cwd: f.cwd}
 	if d.Cwd == "" {
 		dir, err := os.Getwd()
@@ -103,17 +137,56 @@ func (f *runFlags) document(argv []string, grace bool) ([]byte, error) {
 		}
 		d.Env[name] = value
 	}
-	if grace {
+	if f.has("grace") {
 		d.GraceSecs = &f.grace
+	}
+	if !f.detach {
+		likeTerminal(&d, w)
+	}
+	return encodeDocument(&d, f.env)
+}
+
+// encodeDocument refuses here what the owner would refuse, and what JSON would change.
+func encodeDocument(d *owner.Document, env []string) ([]byte, error) {
+	for _, text := range append(append([]string{d.Cwd}, d.Argv...), env...) {
+		if !utf8.ValidString(text) {
+			return nil, usage("the command cannot be run: its arguments, environment and directory must be UTF-8")
+		}
 	}
 	raw, err := d.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("command: %w", err)
 	}
-	if _, err := owner.ParseDocument(raw); err != nil { // what the owner would refuse
+	if len(raw) > int(frames.ReferenceLimits().TypedPayload)-startRunRest {
+		return nil, usage("the command cannot be run: with its environment it takes %d bytes, a coordinator carries %d at most",
+			len(raw), int(frames.ReferenceLimits().TypedPayload)-startRunRest)
+	}
+	if _, err := owner.ParseDocument(raw); err != nil {
 		return nil, usage("the command cannot be run: %v", err)
 	}
 	return raw, nil
+}
+
+// maxTerm is the longest TERM that an owner takes.
+const maxTerm = 128
+
+// startRunRest is more than START_RUN takes beside its document.
+const startRunRest = 1 << 10
+
+// likeTerminal gives the command's terminal the size and the type of w, when that is one.
+func likeTerminal(d *owner.Document, w io.Writer) {
+	file, ok := w.(*os.File)
+	if !ok {
+		return
+	}
+	rows, cols, err := pty.Getsize(file)
+	if err != nil || rows <= 0 || cols <= 0 || rows > math.MaxUint16 || cols > math.MaxUint16 {
+		return
+	}
+	d.Rows, d.Cols = uint16(rows), uint16(cols)
+	if term := os.Getenv("TERM"); utf8.ValidString(term) && len(term) <= maxTerm {
+		d.Term = term
+	}
 }
 
 // objectiveTitle names the objective that a run without one is created for.
@@ -134,17 +207,22 @@ type started struct {
 	owner     client.Owner
 }
 
-// run starts a run and, unless detached, stays with it to its end.
-func (a *app) run(parent context.Context, f runFlags, argv []string, grace, group bool) error {
-	document, err := f.document(argv, grace)
-	if err != nil {
-		return err
+func (r *started) ids() object {
+	return object{{"objective_id", r.objective.String()}, {"run_id", r.run.String()},
+		{"work_session_id", r.session.String()}, {"binding_id", r.binding.String()}}
+}
+
+// run starts a run, or finds the one that was started, and unless detached stays with it to
+// its end.
+func (a *app) run(parent context.Context, f runFlags, argv []string) error {
+	var document []byte
+	var err error
+	if f.op == "" {
+		if document, err = f.document(argv, a.stdout); err != nil {
+			return err
+		}
 	}
 	c, err := client.LoadContext(a.contextPath)
-	if err != nil {
-		return err
-	}
-	o, err := c.FindOwner(f.owner)
 	if err != nil {
 		return err
 	}
@@ -153,14 +231,19 @@ func (a *app) run(parent context.Context, f runFlags, argv []string, grace, grou
 		return err
 	}
 	defer s.Close()
-	r, result, err := a.start(parent, c, s, o, f, argv, document, group)
-	if err != nil {
+	var r *started
+	var result frames.OperationResult
+	if f.op != "" {
+		r, result, err = a.pickUp(parent, c, s, f.op)
+	} else {
+		r, result, err = a.start(parent, c, s, f, argv, document)
+	}
+	switch {
+	case err != nil:
 		return err
-	}
-	if f.detach {
+	case f.detach:
 		return a.showStarted(r, result)
-	}
-	if result.State == frames.OperationRejected {
+	case result.State == frames.OperationRejected:
 		return &resultError{r.op, result}
 	}
 	return a.attend(parent, c, s, r)
@@ -184,9 +267,13 @@ func (a *app) commandSession(c *client.Context) (*client.Session, error) {
 const ownerPatience = 10 * time.Second
 
 // start admits the run, within --timeout.
-func (a *app) start(parent context.Context, c *client.Context, s *client.Session, o client.Owner, f runFlags, argv []string, document []byte, group bool) (r *started, result frames.OperationResult, err error) {
+func (a *app) start(parent context.Context, c *client.Context, s *client.Session, f runFlags, argv []string, document []byte) (r *started, result frames.OperationResult, err error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
+	o, err := c.FindOwner(f.owner)
+	if err != nil {
+		return nil, result, err
+	}
 	if r, err = newRun(o); err != nil {
 		return nil, result, err
 	}
@@ -194,7 +281,7 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		ObjectiveID: r.objective, RunID: r.run, WorkSessionID: r.session, ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document,
 		PendingBindingID: frames.PendingBindingID(r.binding), Owner: o.Authority,
 	}
-	if err := a.place(ctx, c, o, f, group, body); err != nil { // first, so that nothing is created in vain
+	if err := a.place(ctx, c, o, f, body); err != nil { // first, so that nothing is created in vain
 		return nil, result, err
 	}
 	if f.objective != "" {
@@ -203,14 +290,10 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		}
 		body.ObjectiveID = r.objective
 	} else if err := createObjectiveFor(ctx, s, r.objective, f.objectiveTitle(argv)); err != nil {
-		return nil, result, err
+		return nil, result, &notStartedError{err}
 	}
 	for until := time.Now().Add(ownerPatience); ; {
-		cmd, err := client.NewCommand(r.op, frames.CommandStartRun, body)
-		if err != nil {
-			return nil, result, err
-		}
-		result, err = s.Do(ctx, cmd)
+		result, err = a.send(ctx, c, s, r, body, false)
 		// The objective is there, so NOT_FOUND is about the owner: a link that is not up yet,
 		// or another incarnation. Nothing was admitted, so the command may be made anew.
 		var refused *client.RefusedError
@@ -220,20 +303,45 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		if perr := pause(ctx, outputPause); perr != nil {
 			return r, result, err
 		}
-		if err := a.place(ctx, c, o, f, group, body); err != nil {
+		if err := a.place(ctx, c, o, f, body); err != nil {
 			return nil, result, err
 		}
 	}
 }
 
+// send sends a START_RUN, which is kept until it has an answer. retried says that it had been
+// sent before.
+func (a *app) send(ctx context.Context, c *client.Context, s *client.Session, r *started, body *frames.StartRun, retried bool) (result frames.OperationResult, err error) {
+	cmd, err := client.NewCommand(r.op, frames.CommandStartRun, body)
+	if err != nil {
+		return result, err
+	}
+	if err := keepSent(c, s.State(), cmd); err != nil {
+		return result, err
+	}
+	result, err = s.Do(ctx, cmd)
+	switch {
+	case err == nil && result.State.Final():
+		if err := dropSent(c, r.op); err != nil {
+			return result, &afterwardsError{r.op, err}
+		}
+		return result, nil
+	case err == nil: // its ids are needed until it has ended
+		return result, nil
+	case retried || errors.As(err, new(*client.OutcomeUnknownError)):
+		return result, &commandError{r.op, again{args: fmt.Sprintf("run --op %v", r.op)}, retried, err}
+	}
+	return result, &commandError{r.op, again{}, false, errors.Join(err, dropSent(c, r.op))}
+}
+
 // place asks the owner who it is now and where it would run the command.
-func (a *app) place(ctx context.Context, c *client.Context, o client.Owner, f runFlags, group bool, body *frames.StartRun) error {
+func (a *app) place(ctx context.Context, c *client.Context, o client.Owner, f runFlags, body *frames.StartRun) error {
 	link, err := a.dialOwner(ctx, c, o)
 	if err != nil {
 		return err
 	}
 	body.OwnerIncarnation, body.Group = link.Incarnation(), link.Groups()[0]
-	if group {
+	if f.has("group") {
 		body.Group = frames.GroupID(f.group)
 	}
 	return link.Close()
@@ -290,236 +398,17 @@ func createObjectiveFor(ctx context.Context, s *client.Session, id frames.Object
 	return nil
 }
 
+// notStartedError is a failure to create the objective of a run.
+type notStartedError struct{ cause error }
+
+func (e *notStartedError) Error() string { return e.cause.Error() }
+func (e *notStartedError) Unwrap() error { return e.cause }
+
 // showStarted prints what `run --detach` has begun.
 func (a *app) showStarted(r *started, result frames.OperationResult) error {
-	err := a.showResult(r.op, result, object{{"objective_id", r.objective.String()}, {"run_id", r.run.String()},
-		{"work_session_id", r.session.String()}, {"binding_id", r.binding.String()}})
+	err := a.showResult(r.op, result, r.ids())
 	if err == nil && !a.json() {
 		fmt.Fprintf(a.stderr, "coordctl: its output: %s\n", a.line("logs "+r.run.String()+" -f"))
 	}
 	return err
-}
-
-// attend stays with a run: its output goes to standard output, and its end is the result.
-func (a *app) attend(parent context.Context, c *client.Context, s *client.Session, r *started) error {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt)
-	defer signal.Stop(signals)
-	// The signals come through their own channel from here on; SIGTERM ends this client.
-	terminated := make(chan os.Signal, 1)
-	signal.Notify(terminated, syscall.SIGTERM)
-	defer signal.Stop(terminated)
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
-	defer cancel(nil)
-
-	out := a.outputFollower(c, r.owner, r.binding)
-	state := make(chan runView)
-	followed := make(chan error, 1)
-	go func() { followed <- a.followRun(ctx, c, r, state) }()
-	defer func() { cancel(nil); <-followed; out.stop() }()
-
-	var v runView
-	for asked := 0; ; {
-		select {
-		case v = <-state:
-			if v.bound {
-				out.start(ctx)
-			}
-			if v.ended() {
-				return a.ended(r, v, out)
-			}
-		case err := <-followed:
-			followed <- err // for the deferred join
-			return &afterwardsError{r.op, err}
-		case <-terminated:
-			return a.left(r)
-		case <-signals:
-			asked++
-			switch asked {
-			case 1:
-				fmt.Fprintf(a.stderr, "\ncoordctl: run %s goes on. Ctrl-C again cancels it; to leave it alone, end this client with SIGTERM and see it later: %s\n",
-					r.run, a.line("logs "+r.run.String()+" -f"))
-			case 2:
-				if err := a.cancelStarted(ctx, s, r); err != nil {
-					return err
-				}
-			default:
-				return a.left(r)
-			}
-		}
-	}
-}
-
-// left is the end of a client whose run goes on.
-func (a *app) left(r *started) error {
-	fmt.Fprintf(a.stderr, "coordctl: left run %s, which goes on; see it: %s\n", r.run, a.line("logs "+r.run.String()+" -f"))
-	return errInterrupted
-}
-
-// cancelStarted asks for the end of this client's own run.
-func (a *app) cancelStarted(ctx context.Context, s *client.Session, r *started) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, errTimeout)
-	defer cancel()
-	op, err := frames.NewID[frames.OperationID](rand.Reader)
-	if err != nil {
-		return err
-	}
-	cmd, err := client.NewCommand(op, frames.CommandCancelRun, &frames.RunCommand{RunID: r.run})
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(a.stderr, "coordctl: cancelling run %s\n", r.run)
-	result, err := s.Do(ctx, cmd)
-	var refused *client.RefusedError
-	if errors.As(err, &refused) && refused.Code == frames.CodeRevisionConflict {
-		return nil // it has ended by itself, or is being cancelled
-	}
-	if err != nil {
-		return err
-	}
-	if result.State == frames.OperationRejected && result.Code != frames.CodeRevisionConflict {
-		return &resultError{op, result}
-	}
-	return nil
-}
-
-// runView is what is known of a run from its records.
-type runView struct {
-	run     frames.Run
-	seen    bool
-	bound   bool // its binding is or was there
-	reason  *frames.EndReason
-	op      frames.OperationResult
-	opKnown bool
-}
-
-// ended reports whether nothing more is to come: the run is over and its START_RUN, whose
-// record comes last in a transaction [D-35], or nobody can say.
-func (v *runView) ended() bool {
-	return v.seen && v.run.State.Terminal() && v.opKnown && v.op.State.Final() ||
-		v.opKnown && v.op.State == frames.OperationIndeterminate
-}
-
-// take takes a record into the view; it reports a change.
-func (v *runView) take(rec frames.SnapshotRecord, r *started) (bool, error) {
-	mine := rec.Ref() == refTo(frames.KindRun, r.run) || rec.Ref() == refTo(frames.KindBinding, r.binding) || rec.Ref() == refTo(frames.KindOperation, r.op)
-	if !mine {
-		return false, nil
-	}
-	p, err := rec.DecodePayload()
-	if err != nil {
-		return false, fmt.Errorf("%v: %w", rec.Ref(), err)
-	}
-	switch p := p.(type) {
-	case *frames.Run:
-		v.run, v.seen = *p, true
-	case *frames.Binding:
-		v.bound, v.reason = true, p.Reason
-	case *frames.Operation:
-		v.op, v.opKnown = p.Result, true
-	}
-	return true, nil
-}
-
-// followRun tells what becomes of a run, over as many connections as that takes, until ctx
-// ends. A run's end is told after all else that its transaction changed.
-func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell chan<- runView) error {
-	opts := client.FollowOptions{Options: client.Options{Name: "coordctl run", Offered: readCaps | followCaps},
-		Backoff: client.Backoff{Max: watchPause}, Wait: true}
-	var err error
-	if opts.Key, err = a.key(); err != nil {
-		return err
-	}
-	var v runView
-	for u, err := range client.Follow(ctx, c, opts) {
-		if err != nil {
-			return err
-		}
-		changed := false
-		switch u := u.(type) {
-		case *client.Synced:
-			err = u.Each(func(rec frames.SnapshotRecord) error {
-				did, err := v.take(rec, r)
-				changed = changed || did
-				return err
-			})
-			if err == nil && !v.seen {
-				err = &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("run %v is not in the coordinator's records any more", r.run)}
-			}
-			if !v.opKnown { // its result has been pruned, so it is over
-				v.op, v.opKnown = frames.OperationResult{State: frames.OperationTombstoned}, true
-			}
-		case *client.Event:
-			rec, carries, rerr := u.Record()
-			if err = rerr; carries && err == nil {
-				changed, err = v.take(rec, r)
-			}
-		}
-		if err != nil {
-			return err
-		}
-		if !changed {
-			continue
-		}
-		select {
-		case tell <- v:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
-}
-
-// outputGrace bounds the wait for the output's end once the run has ended: by then the owner
-// has stored all of it.
-const outputGrace = 10 * time.Second
-
-// ended waits for the last of the output and turns the run's end into this command's.
-func (a *app) ended(r *started, v runView, out *outputFollower) error {
-	if v.bound {
-		if err := out.finish(outputGrace); err != nil {
-			fmt.Fprintf(a.stderr, "coordctl: its output could not be read to the end: %s; see it: %s\n", a.explain(err).what, a.line("logs "+r.run.String()))
-		}
-	}
-	switch {
-	case v.run.Outcome != nil:
-		var closed frames.Closed
-		if err := codec.DecodeImage(&closed, v.run.Outcome); err != nil {
-			return fmt.Errorf("run %v: outcome: %w", r.run, err)
-		}
-		return a.exited(r, v, closed)
-	case v.op.State == frames.OperationRejected, v.op.State == frames.OperationIndeterminate:
-		return &resultError{r.op, v.op}
-	case v.run.State == frames.RunCompleted:
-		return nil
-	}
-	why := "without an exit status"
-	if v.reason != nil {
-		why = "as " + v.reason.String()
-	}
-	fmt.Fprintf(a.stderr, "coordctl: run %v is %v: it ended %s; see %s\n", r.run, v.run.State, why, a.line("describe run "+r.run.String()))
-	return &exitStatus{exitOther}
-}
-
-// exited turns an exit status into this command's own.
-func (a *app) exited(r *started, v runView, closed frames.Closed) error {
-	if v.run.State == frames.RunCancelled {
-		fmt.Fprintf(a.stderr, "coordctl: run %v was cancelled\n", r.run)
-	}
-	switch {
-	case !closed.Known:
-		fmt.Fprintf(a.stderr, "coordctl: run %v is %v; nobody knows its exit status\n", r.run, v.run.State)
-		return &exitStatus{exitOther}
-	case closed.Status == 0:
-		return nil
-	}
-	return &exitStatus{statusCode(closed.Status)}
-}
-
-// statusCode is an exit status as a shell gives it: 128+N when signal N killed the process.
-func statusCode(status int32) int {
-	if status < 0 {
-		return 128 - int(status)
-	}
-	return int(status)
 }
