@@ -119,9 +119,12 @@ func (c *conn) pushStream(bufs net.Buffers) error {
 		_, err := bufs.WriteTo(c.nc)
 		return err
 	}
-	err := gated.WriteGated(bufs, func() bool { return !errors.Is(c.srv.fence.Check(), authority.ErrFenced) })
+	err := gated.WriteGated(bufs, func() bool { return c.srv.fence.Check() == nil })
 	if errors.Is(err, quicnet.ErrGate) {
-		return c.srv.fence.Err()
+		if err := c.srv.fence.Check(); err != nil {
+			return err
+		}
+		return authority.ErrDiverged // and renewed meanwhile
 	}
 	return err
 }

@@ -106,7 +106,9 @@ func (c *conn) last(g *gather, reason frames.GapReason, code frames.Code, text s
 
 // push writes whole frames. On a socket it makes the system calls itself, so
 // that the fence is checked before each of them: a write that waited for a slow
-// peer, or a process that was stopped in it, does not go on past the deadline.
+// peer, or a process that was stopped in it, does not go on past the deadline. Nor
+// does it once the clocks have diverged, since nobody knows then how long it was
+// stopped: half a frame may be out, so the connection ends.
 // While the peer takes nothing for long, what is pending for it counts as unsent.
 func (c *conn) push(bufs net.Buffers) error {
 	if len(bufs) == 0 {
@@ -126,10 +128,9 @@ func (c *conn) push(bufs net.Buffers) error {
 	waited := false
 	err = raw.Write(func(fd uintptr) (done bool) {
 		for len(bufs) > 0 {
-			if failed = c.srv.fence.Check(); errors.Is(failed, authority.ErrFenced) {
+			if failed = c.srv.fence.Check(); failed != nil {
 				return true
 			}
-			failed = nil
 			n, err := writev(int(fd), bufs[:min(len(bufs), maxVectors)])
 			switch {
 			case errors.Is(err, unix.EAGAIN):
