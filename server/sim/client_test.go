@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"coordinator/client"
@@ -19,21 +20,22 @@ import (
 // A simClient is one client on a machine of its own: it follows what it may see on one
 // connection and makes commands on another, both with the real client.
 type simClient struct {
-	w     *world
-	name  string
-	key   *handshake.Key
-	scope frames.Scope
-	caps  frames.Capability
-	clock *machineClock
-	pins  *client.Context
-	state *client.State
-	rng   *rand.Rand     // which coordinator it dials
-	apart map[*node]bool // partitioned from
-	met   map[frames.ActivationSequence]bool
-	last  map[string]*lineage   // whom each of its parts dialed last
-	rand  map[string]*source    // of each of its parts
-	done  map[string]chan error // of each part that runs
-	stop  context.CancelFunc
+	w      *world
+	number int
+	name   string
+	key    *handshake.Key
+	scope  frames.Scope
+	caps   frames.Capability
+	clock  *machineClock
+	pins   *client.Context
+	state  *client.State
+	rng    *rand.Rand     // which coordinator it dials
+	apart  map[*node]bool // partitioned from
+	met    map[frames.ActivationSequence]bool
+	last   map[string]*lineage   // whom each of its parts dialed last
+	rand   map[string]*source    // of each of its parts
+	done   map[string]chan error // of each part that runs
+	stop   context.CancelFunc
 
 	mu       sync.Mutex
 	changed  *sync.Cond // of mu
@@ -48,7 +50,11 @@ type simClient struct {
 	asked    []*request // owned by the driver
 	open     []*request // owned by the driver: those whose outcome is not known
 	session  *client.Session
-	judged   int // owned by the driver: version that was judged last
+	replica  *client.Replica // in the place of the follower, when there is one
+	// lastView of the replica is what was judged last, owned by the driver.
+	lastView *client.View
+	fed      map[frames.ObjectRef]*client.Record // guarded by mu: what the replica's feed adds up to
+	judged   int                                 // owned by the driver: version that was judged last
 }
 
 // view is what the client has been told.
@@ -71,7 +77,7 @@ type job struct {
 	r      *request
 	ctx    context.Context
 	cancel context.CancelFunc
-	call   int64
+	deed   *deed
 	on     *lineage // whose result it is
 	result frames.OperationResult
 	err    error
@@ -93,7 +99,7 @@ var clientKinds = []struct {
 func (w *world) newClient(i int) *simClient {
 	kind := clientKinds[i]
 	c := &simClient{
-		w: w, name: fmt.Sprintf("client %d", i), scope: kind.scope, caps: kind.caps, clock: w.machine(),
+		w: w, number: i, name: fmt.Sprintf("client %d", i), scope: kind.scope, caps: kind.caps, clock: w.machine(),
 		rng: rand.New(rand.NewPCG(w.rng.Uint64(), 5)), apart: map[*node]bool{}, met: map[frames.ActivationSequence]bool{}, last: map[string]*lineage{},
 		rand: map[string]*source{}, jobs: make(chan *job),
 	}
@@ -153,6 +159,9 @@ func (c *simClient) dial(part string) (net.Conn, handshake.Channel, error) {
 		newest = up[c.rng.IntN(len(up))]
 	}
 	c.last[part] = newest.lineage
+	if c.job != nil && part == "work" {
+		c.job.deed.tried[newest.lineage] = true
+	}
 	c.met[newest.fence.Guard().Activation] = true
 	wire := c.w.net.open(c, newest, c.rng)
 	c.w.say("%s: %s dials %s on connection %d", c.name, part, newest.name, wire.id)
@@ -180,7 +189,11 @@ func (c *simClient) begin() {
 	if c.w.rng.IntN(2) == 0 {
 		view.CreditCount = uint32(1 + c.w.rng.IntN(8))
 	}
-	go func() { c.done["view"] <- c.follow(ctx, view) }()
+	if c.w.rng.IntN(2) == 0 {
+		c.replicate(ctx, view)
+	} else {
+		go func() { c.done["view"] <- c.follow(ctx, view) }()
+	}
 	c.w.settle()
 	if !c.scope.Has(frames.ScopeWorkCommand) {
 		return
@@ -214,9 +227,14 @@ func (c *simClient) end() {
 		<-done
 		c.collect()
 	}
+	if c.replica != nil {
+		if err := c.replica.Close(); err != nil {
+			c.w.fault("%s: close the replica: %v", c.name, err)
+		}
+	}
 	<-c.done["view"]
 	c.w.settle()
-	c.stop, c.session = nil, nil
+	c.stop, c.session, c.replica = nil, nil, nil
 }
 
 // follow keeps the view.
@@ -307,7 +325,11 @@ func (c *simClient) work(ctx context.Context, s *client.Session) error {
 			return s.Close()
 		case j := <-c.jobs:
 			cmd := client.Command{OperationID: j.r.cmd.OperationID, Kind: j.r.cmd.Kind, Payload: j.r.cmd.Payload, Preconditions: j.r.cmd.Preconditions}
-			result, err := s.Do(j.ctx, cmd)
+			do := func() (frames.OperationResult, error) { return s.Do(j.ctx, cmd) }
+			if j.r.looks {
+				do = func() (frames.OperationResult, error) { return s.Lookup(j.ctx, cmd.OperationID) }
+			}
+			result, err := do()
 			c.mu.Lock()
 			j.result, j.err, j.on, j.over = result, err, c.last["work"], true
 			c.mu.Unlock()
@@ -320,28 +342,45 @@ func (c *simClient) give() {
 	if c.job != nil || c.session == nil {
 		return
 	}
-	var r *request
-	switch {
-	case len(c.open) > 0 && c.w.rng.IntN(2) == 0:
-		r = c.open[c.w.rng.IntN(len(c.open))]
-	case len(c.asked) > 0 && c.w.rng.IntN(6) == 0:
-		r = c.asked[c.w.rng.IntN(len(c.asked))]
-	default:
-		var err error
-		if r, err = c.w.newRequest(); err != nil {
-			c.w.fault("request: %v", err)
-			return
-		}
-		c.expect(r)
-		c.asked = append(c.asked, r)
+	r := c.next()
+	if r == nil {
+		return
 	}
-	c.w.tick++
-	j := &job{r: r, call: c.w.tick}
+	j := &job{r: r, deed: c.w.begins(c.number, r, c.last["work"])}
 	j.ctx, j.cancel = context.WithCancel(context.Background())
 	c.job = j
 	c.w.say("%s: asks for %v", c.name, r.cmd.OperationID)
 	c.jobs <- j
 	c.w.settle()
+}
+
+// next is what the client asks for next: something new, something whose outcome it does not
+// know, something that it has been told already, or only what became of that.
+func (c *simClient) next() *request {
+	rng := c.w.rng
+	if len(c.open) > 0 && rng.IntN(2) == 0 {
+		i := rng.IntN(len(c.open))
+		r := c.open[i]
+		c.open = slices.Delete(c.open, i, i+1)
+		return r
+	}
+	if len(c.asked) > 0 && rng.IntN(4) == 0 {
+		r := c.asked[rng.IntN(len(c.asked))]
+		if rng.IntN(2) == 0 {
+			look := *r
+			look.looks = true
+			return &look
+		}
+		return r
+	}
+	r, err := c.w.newRequest()
+	if err != nil {
+		c.w.fault("request: %v", err)
+		return nil
+	}
+	c.expect(r)
+	c.asked = append(c.asked, r)
+	return r
 }
 
 // expect gives a request the revision that the client sees, now and then.
@@ -350,10 +389,8 @@ func (c *simClient) expect(r *request) {
 		return
 	}
 	ref := frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID(r.objective)}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.view != nil && c.view.records[ref] != nil {
-		r.expected = c.view.records[ref].Revision
+	if v := c.exactly(); v != nil && v.records[ref] != nil {
+		r.expected = v.records[ref].Revision
 		r.cmd.Preconditions = []frames.Precondition{{Object: ref, Revision: uint64(r.expected)}}
 	}
 }
@@ -372,7 +409,6 @@ func (c *simClient) collect() {
 	}
 	c.job = nil
 	j.cancel()
-	c.w.tick++
 	c.w.concluded(c, j)
 }
 

@@ -8,6 +8,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/server/quota"
+	"coordinator/server/work"
 )
 
 // limits draws what connections may hold. With few unsent frames subscriptions gap often.
@@ -73,12 +74,16 @@ func (w *world) told(wire *wire, t told) {
 		w.fault("%s: operation %v: acknowledged as %v at %d, and told as %v at %d", wire.node.name, t.op, known.State, known.Sequence, t.result.State, t.result.Sequence)
 	}
 	l.acked[t.op] = t.result
-	w.acked++
+	w.seen.acked++
 	w.seen.results++
 }
 
 // judgeClient holds what a client says of its view against what was there.
 func (w *world) judgeClient(c *simClient) {
+	if c.replica != nil {
+		w.judgeReplica(c)
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.judged == c.version {
@@ -92,15 +97,18 @@ func (w *world) judgeClient(c *simClient) {
 	if c.ended != nil && c.stop != nil && !c.stopping {
 		w.fault("%s: its follower has ended: %v", c.name, c.ended)
 	}
-	v := c.view
-	if v == nil || !v.exact {
-		return
+	if c.view != nil && c.view.exact {
+		w.judgeView(c, c.view, c.viewer())
 	}
+}
+
+// judgeView holds a view that says that it is exact against what the store had.
+func (w *world) judgeView(c *simClient, v *view, viewer work.Viewer) {
 	w.seen.views++
 	l := w.lineages[v.guard.Activation]
 	if l == nil {
 		w.fault("%s: a view under activation %d, which was never granted", c.name, v.guard.Activation)
-	} else if err := l.judge(v.records, v.cut, c.viewer()); err != nil {
+	} else if err := l.judge(v.records, v.cut, viewer); err != nil {
 		w.fault("%s: its view of activation %d is not exact: %v", c.name, v.guard.Activation, err)
 	}
 }
@@ -139,10 +147,44 @@ func (w *world) judgeQuotas(n *node, ended bool) {
 	}
 }
 
+// begins notes the beginning of a deed.
+func (w *world) begins(client int, r *request, tried *lineage) *deed {
+	w.tick++
+	d := &deed{client: client, r: r, call: w.tick, tried: map[*lineage]bool{}}
+	if tried != nil {
+		d.tried[tried] = true
+	}
+	w.deeds = append(w.deeds, d)
+	return d
+}
+
+// ends notes what a deed came to. A refusal for any other reason than the state of the
+// object says nothing of an earlier attempt.
+func (w *world) ends(d *deed, on *lineage, result frames.OperationResult, err error) {
+	w.tick++
+	d.ret, d.on = w.tick, on
+	var refused *client.RefusedError
+	var refusal *work.Refusal
+	code := frames.Code(0)
+	if errors.As(err, &refused) && !errors.As(err, new(*client.OutcomeUnknownError)) && !errors.Is(err, client.ErrNotSent) {
+		code = refused.Code
+	} else if errors.As(err, &refusal) {
+		code = refusal.Code
+	}
+	switch {
+	case err == nil && result.State == frames.OperationSucceeded:
+		d.out, d.seq = succeeded, result.Sequence
+	case err == nil && result.State == frames.OperationUnknown && d.r.looks:
+		d.out = absent
+	case !d.r.looks && (code == frames.CodeRevisionConflict || code == frames.CodeNotFound):
+		d.out = conflicts
+	}
+}
+
 // concluded takes what a client learned of its command.
 func (w *world) concluded(c *simClient, j *job) {
-	var unknown *client.OutcomeUnknownError
-	if j.err != nil && errors.As(j.err, &unknown) {
+	w.ends(j.deed, j.on, j.result, j.err)
+	if !j.r.looks && errors.As(j.err, new(*client.OutcomeUnknownError)) {
 		c.open = append(c.open, j.r)
 	}
 	w.say("%s: %v ended as %v: %v", c.name, j.r.cmd.OperationID, j.result.State, j.err)
@@ -151,7 +193,7 @@ func (w *world) concluded(c *simClient, j *job) {
 // serve lets time pass while every coordinator that is up does its work.
 func (w *world) serve(d time.Duration) {
 	end := w.base.Now().Boot + d
-	for w.failed == nil && w.base.Now().Boot < end {
+	for !w.over() && w.base.Now().Boot < end {
 		for _, n := range w.nodes {
 			if n.up() && !n.stepping && !n.asleep() {
 				n.step()
@@ -241,11 +283,11 @@ func (w *world) healClients() {
 func (w *world) converge(n *node) {
 	for range 240 {
 		w.serve(500 * time.Millisecond)
-		if w.failed != nil || !n.up() || w.converged(n) == "" {
+		if w.over() || !n.up() || w.converged(n) == "" {
 			break
 		}
 	}
-	if late := w.converged(n); w.failed == nil && late != "" {
+	if late := w.converged(n); !w.over() && late != "" {
 		w.fault("%s: two minutes after its start %s", n.name, late)
 	}
 }
@@ -256,15 +298,15 @@ func (w *world) converged(n *node) string {
 		if c.job != nil {
 			return c.name + " still waits for a command"
 		}
-		c.mu.Lock()
-		v := c.view
-		ok := v != nil && v.exact && v.guard == n.fence.Guard()
-		c.mu.Unlock()
-		if !ok {
+		v := c.exactly()
+		if v == nil || v.guard != n.fence.Guard() {
 			return c.name + " has no exact view of it"
 		}
 		if err := n.lineage.judge(v.records, n.lineage.head, c.viewer()); err != nil {
 			return c.name + " is not up to date: " + err.Error()
+		}
+		if c.replica != nil && !c.fedAs(v) {
+			return c.name + " was not fed what its view shows"
 		}
 	}
 	return ""

@@ -21,16 +21,20 @@ type request struct {
 	create    bool
 	state     *frames.ObjectiveState
 	expected  frames.ObjectRevision // that it demands; zero for any
+	archive   bool
+	looks     bool // it only asks what became of the operation
 }
 
 // A lineage is what the clients of one disk were promised. A copy of the disk begins with
 // a copy of it.
 type lineage struct {
 	*timeline
-	acked map[frames.OperationID]frames.OperationResult
-	epoch frames.AuthorityEpoch              // highest that an activation installed here
-	head  frames.EventCut                    // highest that was published here
-	keys  map[frames.KeyID]frames.Credential // as last loaded; a zero ceiling is not known
+	parent *lineage // whose copy it began as, nil for the first
+	forked int64    // when
+	acked  map[frames.OperationID]frames.OperationResult
+	epoch  frames.AuthorityEpoch              // highest that an activation installed here
+	head   frames.EventCut                    // highest that was published here
+	keys   map[frames.KeyID]frames.Credential // as last loaded; a zero ceiling is not known
 	// unsure: a registry change was not confirmed, so keys may be those before it; maybe has
 	// the keys of all such changes.
 	unsure bool
@@ -41,8 +45,9 @@ func newLineage() *lineage {
 	return &lineage{timeline: newTimeline(), acked: map[frames.OperationID]frames.OperationResult{}, keys: map[frames.KeyID]frames.Credential{}, maybe: map[frames.KeyID]bool{}}
 }
 
-func (l *lineage) clone() *lineage {
+func (l *lineage) clone(now int64) *lineage {
 	c := newLineage()
+	c.parent, c.forked = l, now
 	c.timeline = l.timeline.clone()
 	for id, r := range l.acked {
 		c.acked[id] = r

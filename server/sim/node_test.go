@@ -489,6 +489,7 @@ func (m moved) SyncDir(dir string) error               { return m.FS.SyncDir(m.p
 
 // propose sends one attempt of r. The answer, if any, is judged at once.
 func (n *node) propose(r *request) {
+	d := n.w.begins(-1, r, n.lineage)
 	cmd := r.cmd
 	cmd.Guard = n.fence.Guard()
 	from := work.Viewer{Principal: principal, Scope: frames.AllScopes, Capabilities: work.Capabilities}
@@ -500,7 +501,12 @@ func (n *node) propose(r *request) {
 	n.waiting++
 	err = n.writer.Propose(&commit.Proposal{
 		Command: parsed, Guard: cmd.Guard, Grant: eternal{},
-		Done: func(res frames.OperationResult, err error) { n.answered(&cmd, res, err) },
+		Done: func(res frames.OperationResult, err error) {
+			if !errors.Is(err, commit.ErrUnacknowledged) {
+				n.w.ends(d, n.lineage, res, err)
+			}
+			n.answered(&cmd, res, err)
+		},
 	})
 	if err != nil {
 		n.waiting--
@@ -517,7 +523,7 @@ func (n *node) answered(cmd *frames.CoordCommand, res frames.OperationResult, er
 		n.w.fault("%s: operation %v: acknowledged twice with different results", n.name, cmd.OperationID)
 	}
 	n.lineage.acked[cmd.OperationID] = res
-	n.w.acked++
+	n.w.seen.acked++
 }
 
 // eternal is a grant that never ends.

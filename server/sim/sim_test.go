@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,25 +23,39 @@ const actionsPerSeed = 400
 // TestSimulation runs SIM_SEEDS seeds from SIM_SEED_BASE on; `make sim` sets both.
 func TestSimulation(t *testing.T) {
 	seeds, base := number(t, "SIM_SEEDS", 5), number(t, "SIM_SEED_BASE", 1)
-	var acked, crashes int
-	for seed := base; seed < base+seeds; seed++ {
-		w := run(t, seed)
-		if w.failed != nil {
-			t.Fatalf("seed %d: %v\n%s\nrun it again: make sim SEEDS=1 SEED_BASE=%d", seed, w.failed, w.history(), seed)
+	var mu sync.Mutex
+	var all seen
+	t.Run("seed", func(t *testing.T) {
+		for seed := base; seed < base+seeds; seed++ {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				w := run(t, seed)
+				if w.failed != nil {
+					t.Fatalf("seed %d: %v\n%s\nrun it again: make sim SEEDS=1 SEED_BASE=%d", seed, w.failed, w.history(), seed)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all.add(&w.seen)
+			})
 		}
-		acked, crashes = acked+w.acked, crashes+w.crashes
+	})
+	t.Logf("%d seeds: %v", seeds, &all)
+	if t.Failed() || seeds < 5 {
+		return
 	}
-	if seeds >= 5 && (acked == 0 || crashes == 0) {
-		t.Fatalf("%d seeds acknowledged %d operations over %d crashes: the simulation does nothing", seeds, acked, crashes)
+	if all.acked == 0 || all.crashes == 0 || all.views == 0 || all.results == 0 || all.losses == 0 {
+		t.Errorf("the simulation does nothing: %v", &all)
 	}
-	t.Logf("%d seeds: %d operations acknowledged over %d crashes", seeds, acked, crashes)
+	if all.unchecked*20 > all.checked {
+		t.Errorf("too many histories were too hard to check: %d of %d", all.unchecked, all.checked)
+	}
 }
 
 // TestSimulationRepeats holds the simulation to its promise: a seed is a whole run.
 func TestSimulationRepeats(t *testing.T) {
 	for seed := range number(t, "SIM_REPEATS", 3) {
 		a, b := run(t, seed), run(t, seed)
-		if a.history() != b.history() || a.acked != b.acked {
+		if a.history() != b.history() || a.seen != b.seen {
 			t.Errorf("seed %d ran in two ways:\n%s\n---\n%s", seed, a.history(), b.history())
 		}
 	}
@@ -65,10 +80,10 @@ func run(t *testing.T, seed uint64) (w *world) {
 		for _, c := range w.clients {
 			c.begin()
 		}
-		for i := 0; i < actionsPerSeed && w.failed == nil; i++ {
+		for i := 0; i < actionsPerSeed && !w.over(); i++ {
 			w.act()
 		}
-		if w.failed == nil {
+		if !w.over() {
 			w.finish()
 		}
 	})
@@ -110,8 +125,10 @@ func (w *world) act() {
 		w.crash(n)
 	case k < 89:
 		w.stopNode(n)
-	case k < 91:
+	case k < 90:
 		w.stepClock(n)
+	case k < 91:
+		w.restore(n)
 	case k < 94:
 		n.link.cut, n.link.deaf = w.rng.IntN(2) == 0, w.rng.IntN(4) == 0
 		n.link.there, n.link.back = w.delay(), w.delay()
@@ -295,7 +312,7 @@ func (w *world) crash(n *node) {
 	if !n.up() {
 		return
 	}
-	w.crashes++
+	w.seen.crashes++
 	if w.rng.IntN(2) == 0 {
 		w.say("%s: killed", n.name)
 		n.die()
@@ -392,10 +409,45 @@ func (w *world) copyNode(n *node) {
 	if w.rng.IntN(2) == 0 {
 		machine = w.machine()
 	}
-	c := &node{w: w, name: name, dir: dir, made: n.made, fs: fs, clock: machine, lineage: n.lineage.clone()}
+	c := &node{w: w, name: name, dir: dir, made: n.made, fs: fs, clock: machine, lineage: n.lineage.clone(w.tick)}
 	c.link = &link{w: w, holder: n.link.holder}
 	w.nodes = append(w.nodes, c)
 	w.say("%s is a copy of %s", name, n.name)
+}
+
+// A backup is a copy of a disk that nobody runs on.
+type backup struct {
+	name, dir string
+	fs        *simfs.FS
+	lineage   *lineage
+}
+
+const maxBackups = 4
+
+// restore makes a copy of n's disk, or puts an older one in its place when n is down.
+func (w *world) restore(n *node) {
+	if !n.up() && len(w.backups) > 0 && w.rng.IntN(2) == 0 {
+		i := w.rng.IntN(len(w.backups))
+		b := w.backups[i]
+		w.backups = slices.Delete(w.backups, i, i+1)
+		w.dropped = append(w.dropped, n.lineage)
+		n.dir, n.fs, n.lineage = b.dir, b.fs, b.lineage
+		w.seen.restores++
+		w.say("%s gets back %s", n.name, b.name)
+		return
+	}
+	if w.copies++; w.copies > maxBackups {
+		return
+	}
+	b := backup{name: fmt.Sprintf("copy %d of %s", w.copies, n.name), lineage: n.lineage.clone(w.tick)}
+	b.dir = filepath.Join(w.dir, fmt.Sprintf("backup%d", w.copies))
+	var err error
+	if b.fs, err = n.copyTo(b.dir); err != nil {
+		w.fault("backup: %v", err)
+		return
+	}
+	w.backups = append(w.backups, b)
+	w.say("%s is made", b.name)
 }
 
 // finish heals everything and expects each disk to come back with all it promised.
@@ -416,7 +468,7 @@ func (w *world) finish() {
 			}
 		}
 		w.advance(2 * time.Minute) // past every lease, also one that a reboot prolonged
-		if w.failed != nil {
+		if w.over() {
 			return
 		}
 		if started, err := n.start(); err != nil || !started {
@@ -429,5 +481,8 @@ func (w *world) finish() {
 		}
 		w.verify(n)
 		w.converge(n)
+	}
+	if !w.over() {
+		w.linearizable()
 	}
 }

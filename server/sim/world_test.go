@@ -55,6 +55,10 @@ type world struct {
 	quotas     quota.Limits
 	eventBytes uint64
 	tick       int64 // counts the beginnings and ends of what clients do
+	deeds      []*deed
+	dropped    []*lineage // of disks that an older copy has replaced
+	backups    []backup
+	copies     int
 
 	asked map[frames.OperationID]*request
 	order []*request // asked, in order
@@ -63,7 +67,6 @@ type world struct {
 	lastEpoch      frames.AuthorityEpoch
 	lastActivation frames.ActivationSequence
 	lineages       map[frames.ActivationSequence]*lineage // by activation
-	acked, crashes int
 	seen           seen
 
 	mu     sync.Mutex
@@ -73,7 +76,22 @@ type world struct {
 
 // seen counts what happened, so that a simulation that does nothing shows.
 type seen struct {
-	views, results, gaps, losses int
+	acked, crashes, restores int
+	results                  int // that were put on the network
+	views                    int // that were held against what was there
+	losses                   int // of history, that clients were told of
+	checked, unchecked       int // histories of objectives
+}
+
+func (s *seen) add(o *seen) {
+	s.acked, s.crashes, s.restores = s.acked+o.acked, s.crashes+o.crashes, s.restores+o.restores
+	s.results, s.views, s.losses = s.results+o.results, s.views+o.views, s.losses+o.losses
+	s.checked, s.unchecked = s.checked+o.checked, s.unchecked+o.unchecked
+}
+
+func (s *seen) String() string {
+	return fmt.Sprintf("%d results acknowledged, %d of them on the network, over %d crashes and %d older copies put back; %d exact views held, %d losses of history told; %d histories linearizable, %d too hard to tell",
+		s.acked, s.results, s.crashes, s.restores, s.views, s.losses, s.checked-s.unchecked, s.unchecked)
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -158,6 +176,13 @@ func (w *world) fault(format string, args ...any) {
 		w.failed = fmt.Errorf(format, args...)
 		w.sayLocked("FAULT %v", w.failed)
 	}
+}
+
+// over reports whether something has failed.
+func (w *world) over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.failed != nil
 }
 
 // settle lets every other goroutine run until it waits, and looks at what they did.
