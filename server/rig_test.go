@@ -29,7 +29,15 @@ import (
 	"coordinator/witness"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if orders := os.Getenv(hostileEnv); orders != "" {
+		if err := hostile(orders); err != nil {
+			panic(err)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // rig is a coordinator on real files and sockets with a witness in this
 // process. One rig may be started and stopped many times.
