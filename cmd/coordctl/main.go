@@ -123,7 +123,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
 	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
-		a.endCommand(completing), a.cancelCommand(), a.getCommand(), a.snapshotCommand(),
+		a.endCommand(completing), a.cancelCommand(), a.archiveCommand(), a.getCommand(), a.snapshotCommand(),
 		a.opCommand(), a.pingCommand(), a.keygenCommand(), a.watchCommand(), a.describeCommand(),
 		a.contextCommand(), completionCommand(), a.runCommand(), a.logsCommand(),
 		a.deedCommand("pause", "Pause a run: its state only, the process goes on", frames.CommandPauseRun),
