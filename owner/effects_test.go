@@ -473,6 +473,14 @@ func TestC16_FactsEndComesLast(t *testing.T) {
 		_, ends := c.in.snapshot()
 		return ends[r.id] != 0
 	}
+	all := s.coordinator(2) // many at once, page after page
+	require.NoError(t, all.OpenFacts(t.Context(), all.guard(), r.id, 0, 1<<20))
+	all.eventually("FACTS_END", func() bool {
+		_, ends := all.in.snapshot()
+		return ends[r.id] == uint64(facts)
+	})
+	require.Len(t, all.in.of(r.id), facts)
+
 	require.NoError(t, c.OpenFacts(t.Context(), c.guard(), r.id, 0, 1))
 	for n := 1; n < facts; n++ {
 		c.eventually("one more", func() bool { return len(c.in.of(r.id)) == n })

@@ -3,7 +3,9 @@ package owner
 import (
 	"crypto/sha256"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"coordinator/frames"
 
@@ -59,6 +61,36 @@ func TestOutputRangesCoverEverything(t *testing.T) {
 		_, err = createOutput(dir, frames.BindingID{1}, limit)
 		require.ErrorIs(t, err, os.ErrExist, "a file is never written twice")
 	})
+}
+
+// A process that writes faster than its facts become durable waits: what is kept of it here is
+// bounded.
+func TestWritingWaitsForRoom(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, outputDir), 0o700))
+	o, err := createOutput(dir, frames.BindingID{1}, 1)
+	require.NoError(t, err)
+	chunk := make([]byte, rangeBytes)
+	for range maxRanges {
+		require.True(t, o.write(chunk))
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		o.write(chunk)
+	}()
+	require.Never(t, func() bool {
+		select {
+		case <-written:
+			return true
+		default:
+			return false
+		}
+	}, 50*time.Millisecond, 5*time.Millisecond)
+	ranges, _ := o.take()
+	require.Len(t, ranges, maxRanges)
+	<-written
+	require.NoError(t, o.finish())
 }
 
 func TestBellsAreNotTitles(t *testing.T) {

@@ -312,6 +312,51 @@ func TestLogsTellWhatWasChanged(t *testing.T) {
 	require.Contains(t, proof.out, "output        DIFFERS")
 	require.NotContains(t, proof.out, "verified")
 	require.Equal(t, 0, u.ctl("evidence", "verify", "--no-output", id).code)
+
+	events, _ := runEvents(t, u.ctl("run", "-o", "json", "--", "echo", "shortened").out)
+	cut := events[0].Run
+	require.Equal(t, 0, u.ctl("evidence", "verify", cut).code)
+	require.NoError(t, filepath.Walk(filepath.Join(u.state, "owner", "output"), func(path string, st os.FileInfo, err error) error {
+		if err != nil || st.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err == nil && bytes.Contains(raw, []byte("shortened")) {
+			err = os.Truncate(path, 4)
+		}
+		return err
+	}))
+	proof = u.ctl("evidence", "verify", cut)
+	require.Equal(t, exitOther, proof.code, proof.out)
+	require.Contains(t, proof.out, "output        not checked")
+	require.NotContains(t, proof.out, "verified")
+}
+
+// Output beyond the owner's cap is shown as far as it was stored, and nobody is left to think
+// that it was all.
+func TestLogsTellWhatWasNotStored(t *testing.T) {
+	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
+	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
+	require.NoError(t, u.wait())
+	file := filepath.Join(u.state, "owner", "owner.toml")
+	raw, err := os.ReadFile(file)
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(raw), "\nmax_output_bytes = ")
+	require.True(t, found)
+	_, after, _ := strings.Cut(rest, "\n")
+	require.NoError(t, os.WriteFile(file, []byte(before+"\nmax_output_bytes = 1000\n"+after), 0o600))
+	u = startUp(t, u.state).ready()
+	const told = "4000 bytes of output.* not stored.* size cap"
+	r := u.ctl("run", "--", "sh", "-c", "head -c 5000 /dev/zero | tr '\\0' x; exit 4")
+	require.Equal(t, 4, r.code, r.errout)
+	require.Equal(t, strings.Repeat("x", 1000), r.out)
+	id := u.onlyRun()
+	for _, args := range [][]string{{"logs", id}, {"logs", "--quiet", id}} {
+		logs := u.ctl(args...)
+		require.Equal(t, 0, logs.code, logs.errout)
+		require.Equal(t, strings.Repeat("x", 1000), logs.out)
+		require.Regexp(t, told, logs.errout)
+	}
 }
 
 func TestUpGivesAnOwnerToAStateWithoutOne(t *testing.T) {
