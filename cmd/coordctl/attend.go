@@ -142,6 +142,7 @@ type runView struct {
 	reason  *frames.EndReason
 	op      frames.OperationResult
 	opKnown bool
+	output  uint64 // bytes of it that admitted facts cover, as far as was seen
 }
 
 // ended reports whether nothing more is to come: the run is over and its START_RUN, whose
@@ -173,6 +174,28 @@ func (v *runView) take(rec frames.SnapshotRecord, r *started) (bool, error) {
 	return true, nil
 }
 
+// cover takes what says how much output there was: a fact, or the manifest of the evidence.
+func (v *runView) cover(kind frames.EventKind, ref frames.ObjectRef, payload []byte, r *started) {
+	var f frames.TerminalSourceFact
+	var a frames.ArtifactManifest
+	var m frames.EvidenceManifest
+	switch {
+	case kind == frames.EventSourceFactAdmitted && ref == refTo(frames.KindBinding, r.binding):
+		if codec.DecodeImage(&f, payload) != nil {
+			return
+		}
+		if p, err := f.DecodePayload(); err == nil {
+			if out, ok := p.(*frames.OutputRange); ok {
+				v.output = max(v.output, out.Last)
+			}
+		}
+	case ref.Kind == frames.KindArtifactManifest && codec.Decode(&a, payload) == nil && codec.Decode(&m, a.Manifest) == nil:
+		if m.BindingID == r.binding {
+			v.output = max(v.output, m.OutputBytes)
+		}
+	}
+}
+
 // followRun tells what becomes of a run, over as many connections as that takes, until ctx
 // ends. A run's end is told after all else that its transaction changed.
 func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell chan<- runView) error {
@@ -191,6 +214,7 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 		switch u := u.(type) {
 		case *client.Synced:
 			err = u.Each(func(rec frames.SnapshotRecord) error {
+				v.cover(0, rec.Ref(), rec.Payload, r)
 				did, err := v.take(rec, r)
 				changed = changed || did
 				return err
@@ -202,6 +226,7 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 				v.op, v.opKnown = frames.OperationResult{State: frames.OperationTombstoned}, true
 			}
 		case *client.Event:
+			v.cover(u.Kind, u.Object, u.Payload, r)
 			rec, carries, rerr := u.Record()
 			if err = rerr; carries && err == nil {
 				changed, err = v.take(rec, r)
@@ -227,14 +252,17 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 const outputGrace = 10 * time.Second
 
 // drain waits for the last of the output, as long as any of it moves. It reports whether the
-// client is to end without it.
-func (t *attendance) drain() (left bool) {
+// client is to end without it. covered is how much there was by what was admitted.
+func (t *attendance) drain(covered uint64) (left bool) {
 	for last := uint64(0); ; {
 		timer := time.NewTimer(t.grace)
 		select {
 		case err := <-t.out.done:
 			timer.Stop()
 			t.out.done <- nil // for stop
+			if shown, _ := t.out.progress(); err == nil && shown < covered {
+				fmt.Fprintf(t.a.stderr, "coordctl: %s\n", notStored(covered, shown))
+			}
 			t.unread(err)
 			return false
 		case <-timer.C:
@@ -262,7 +290,7 @@ func (t *attendance) unread(err error) {
 // ended waits for the last of the output and turns the run's end into this command's.
 func (t *attendance) ended(v runView) error {
 	a, r := t.a, t.r
-	if v.bound && t.drain() {
+	if v.bound && t.drain(v.output) {
 		fmt.Fprintf(a.stderr, "coordctl: run %v is %v; the rest of its output: %s\n", r.run, v.run.State, a.line("logs "+r.run.String()))
 		return &exitStatus{exitUnknown}
 	}

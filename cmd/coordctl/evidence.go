@@ -23,7 +23,8 @@ func (a *app) evidenceCommand() *cobra.Command {
 		Long: `Read the admitted facts of a run's process from the event log, recompute the seal over them,
 and compare it with the EVIDENCE record and its manifest; compare the manifest's fact count,
 output bytes and exit status with the facts, and the run's outcome with both; read the output
-from the owner and compare it with the admitted digests.
+from the owner and compare it with the admitted digests. Output of which less is stored than
+the facts cover, as behind the owner's size cap, is not checked.
 
 Exit code 0 says that everything agrees; 1 that something differs, is missing or cannot be
 checked, which the report names.`,
@@ -108,6 +109,9 @@ func compareEvidence(f *family, b frames.Binding, l *client.Ledger, after frames
 		return append(out, finding{"manifest", differs, "there is no readable manifest of artifact " + evidence.ArtifactID.String()})
 	}
 	say("manifest", m.Seal == evidence.Seal && m.BindingID == b.Binding.BindingID, "seal %s of binding %v", short(m.Seal), m.BindingID)
+	if evidence.WorkSessionID != b.Binding.WorkSessionID {
+		say("session", false, "EVIDENCE %v, binding %v", evidence.WorkSessionID, b.Binding.WorkSessionID)
+	}
 	if l.Whole() {
 		say("fact count", m.FactCount == l.Facts, "manifest %d, event log %d", m.FactCount, l.Facts)
 		say("output bytes", m.OutputBytes == l.OutputBytes(), "manifest %d, event log %d", m.OutputBytes, l.OutputBytes())
@@ -184,7 +188,7 @@ func judgeOutput(l *client.Ledger, after frames.EventCut, check *client.OutputCh
 	switch {
 	case len(check.Differ) > 0 || after == 0 && check.Read > l.OutputBytes():
 		verdict = differs
-	case after > 0 && !l.Whole():
+	case after > 0 && !l.Whole(), check.Read < l.OutputBytes(): // nobody can tell a cap from a file that lost its end
 		verdict = unchecked
 	}
 	return finding{"output", verdict, text.String()}

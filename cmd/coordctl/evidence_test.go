@@ -109,7 +109,15 @@ func TestC16_EvidenceIsHeldAgainstEverything(t *testing.T) {
 		{"the run has no outcome", func(p *proof) { p.f.run.Outcome = nil }, false},
 		{"a byte of output", func(p *proof) { p.output[7] ^= 1 }, false},
 		{"output that no fact covers", func(p *proof) { p.output = append(p.output, '!') }, false},
-		{"output that the cap kept away", func(p *proof) { p.output = p.output[:7] }, true},
+		{"output that the cap kept away, or somebody cut off", func(p *proof) { p.output = p.output[:7] }, false},
+		{"all output is gone", func(p *proof) { p.output = nil }, false},
+		{"another session's EVIDENCE", func(p *proof) {
+			e := p.f.evidence[frames.BindingID{4}]
+			e.WorkSessionID[0]++
+			p.f.evidence[frames.BindingID{4}] = e
+		}, false},
+		{"another fact with the same sequence", func(p *proof) { p.events = append(p.events, p.events[2]) }, false},
+		{"facts of another owner among them", func(p *proof) { p.events[1].Payload[16] ^= 1 }, false},
 	} {
 		p := newProof(t)
 		tt.spoil(p)

@@ -146,6 +146,12 @@ func (s *shower) checked(after frames.EventCut, check *client.OutputCheck, lines
 		{"removed_events_through", after}, {"findings", findings}})
 }
 
+// notStored words that an owner has less than the facts cover.
+func notStored(covered, stored uint64) string {
+	return fmt.Sprintf("%s of output behind byte %d are covered by facts and not stored: the owner's size cap kept them away, or they were lost",
+		plural(covered-stored, "byte"), stored)
+}
+
 // outputLine is one finding about output; bad says that something is missing or wrong.
 type outputLine struct {
 	text string
@@ -174,7 +180,7 @@ func outputLines(l *client.Ledger, after frames.EventCut, check *client.OutputCh
 		say(true, "retention has removed the events up to %d, and with them facts: %s cannot be checked", after, plural(missing, "byte"))
 	}
 	if last > check.Read {
-		say(true, "%d bytes of output are covered by facts and were not stored: the owner's size cap truncated it at byte %d", last-check.Read, check.Read)
+		say(true, "%s", notStored(last, check.Read))
 	}
 	if check.Read > last && after == 0 {
 		say(!l.Closed && l.Facts == 0, "%s not covered by an admitted fact yet", plural(check.Read-last, "byte"))

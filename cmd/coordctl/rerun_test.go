@@ -323,7 +323,7 @@ func TestRunWaitsForASlowReader(t *testing.T) {
 	slow, said := attend(time.Millisecond)
 	slow.out.writing.Store(true)
 	left := make(chan bool, 1)
-	go func() { left <- slow.drain() }()
+	go func() { left <- slow.drain(0) }()
 	for range 20 { // more than one wait, whatever the clock does
 		select {
 		case <-left:
@@ -336,11 +336,11 @@ func TestRunWaitsForASlowReader(t *testing.T) {
 	require.Empty(t, said.String())
 
 	stuck, said := attend(time.Millisecond)
-	require.False(t, stuck.drain(), "nothing comes and nobody is slow")
+	require.False(t, stuck.drain(0), "nothing comes and nobody is slow")
 	require.Contains(t, said.String(), "could not be read to the end")
 
 	leaving, _ := attend(time.Hour)
 	leaving.out.writing.Store(true)
 	leaving.terminated <- syscall.SIGTERM
-	require.True(t, leaving.drain())
+	require.True(t, leaving.drain(0))
 }
