@@ -5,9 +5,10 @@ GO          ?= go
 FUZZTIME    ?= 5s
 SEEDS       ?= 50
 SEED_BASE   ?= 1
+HOSTILE     ?= 2000
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build demo test check lint race failpoint fuzz sim vectors bench bench-quick bench-growth bench-check clean
+.PHONY: all build demo test check lint race failpoint fuzz sim vectors hostile bench bench-quick bench-growth bench-check clean
 
 all: build
 
@@ -42,6 +43,10 @@ vectors:
 
 sim:
 	SIM_SEEDS=$(SEEDS) SIM_SEED_BASE=$(SEED_BASE) $(GO) test -count=1 -timeout 30m -run '^TestSimulation$$' -v ./server/sim
+
+# Thousands of unkind peers on each transport beside clients that work; reports what it cost them.
+hostile:
+	HOSTILE=$(HOSTILE) $(GO) test -count=1 -timeout 20m -v -run '^TestC14_HostilePeers$$' ./server
 
 # One target after the other, each for FUZZTIME; the seeds are the golden vectors. Until
 # go1.27 a run may end in "context deadline exceeded" and no input (go.dev/issue/75804): the
