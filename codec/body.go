@@ -2,6 +2,7 @@ package codec
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"slices"
 	"unicode/utf8"
 )
@@ -31,8 +32,13 @@ type Body struct {
 
 	out    []byte // encode: what has been written
 	fields int    // encode: how many fields that is
+	stage  []byte // room that is kept from walk to walk
+	staged bool   // encode: out lies in stage, and is appended to its destination at the end
+
+	image Image // of the field that is being walked; a value walks one field at a time
 
 	known    [maxKnown + 1][]byte // decode: values by id, nil when absent
+	given    uint32               // decode: bit per known id that is there
 	walked   uint32               // decode: bit per known id that the layout asked for
 	unknown  []Field              // decode: fields above maxKnown
 	unsorted bool                 // decode: some id did not increase
@@ -76,9 +82,10 @@ func (b *Body) parse(body []byte) error {
 		}
 		last = uint64(f.ID)
 		if f.ID <= maxKnown {
-			if b.known[f.ID] != nil {
+			if b.given&(1<<f.ID) != 0 {
 				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
 			}
+			b.given |= 1 << f.ID
 			b.known[f.ID] = f.Value
 			continue
 		}
@@ -171,10 +178,8 @@ func (b *Body) Strict() {
 	if len(b.unknown) > 0 {
 		b.Fail(int(b.unknown[0].ID), ErrUnknownField)
 	}
-	for id := range b.known {
-		if b.known[id] != nil && b.walked&(1<<id) == 0 {
-			b.Fail(id, ErrUnknownField)
-		}
+	if extra := b.given &^ b.walked; extra != 0 {
+		b.Fail(bits.TrailingZeros32(extra), ErrUnknownField)
 	}
 }
 
@@ -189,11 +194,15 @@ func (b *Body) Unknown(fields *[]Field) {
 		return
 	}
 	b.kept = true
+	*fields = nil
+	extra := b.given &^ b.walked
+	if extra == 0 && len(b.unknown) == 0 {
+		return
+	}
 	var out []Field
-	for id := range b.known {
-		if b.known[id] != nil && b.walked&(1<<id) == 0 {
-			out = append(out, Field{ID: uint32(id), Value: b.known[id]})
-		}
+	for ; extra != 0; extra &= extra - 1 {
+		id := bits.TrailingZeros32(extra)
+		out = append(out, Field{ID: uint32(id), Value: b.known[id]})
 	}
 	out = append(out, b.unknown...)
 	slices.SortFunc(out, func(x, y Field) int { return int(int64(x.ID) - int64(y.ID)) })
@@ -519,44 +528,65 @@ func OptStr(b *Body, id int, v **string, max int) {
 // Nested walks a required field that holds exactly one positional value of at most max
 // bytes.
 func Nested(b *Body, id int, v Value, max int) {
-	if b.enc {
-		b.nest(id, v, max)
-	} else if raw, ok := b.need(id); ok {
-		if len(raw) > max {
-			b.Fail(id, ErrOverCap)
-			return
-		}
-		i := Image{buf: raw}
-		v.Image(&i)
-		if err := i.close(); err != nil {
-			b.Fail(id, err)
-		}
+	if i := b.open(id, max); i != nil {
+		v.Image(i)
+		b.close(id, max)
 	}
 }
 
-// nest writes v behind a header whose length is known only afterwards.
-func (b *Body) nest(id int, v Value, max int) {
+// open begins a field that holds one positional value: in a decode with its bytes, in an
+// encode behind room for its header. Nil says that there is nothing to walk.
+func (b *Body) open(id, max int) *Image {
+	if !b.enc {
+		raw, ok := b.need(id)
+		if ok && len(raw) > max {
+			b.Fail(id, ErrOverCap)
+		}
+		if b.err != nil {
+			return nil
+		}
+		b.image = Image{buf: raw}
+		return &b.image
+	}
 	if !b.walk(id) {
-		return
+		return nil
 	}
 	b.fields++
 	b.out = AppendVarint(b.out, uint64(id))
 	b.out = append(b.out, wireBytes)
-	at := len(b.out)
-	i := Image{enc: true, buf: b.out}
-	v.Image(&i)
+	b.image = Image{enc: true, buf: append(b.out, headRoom[:varintLen(uint64(max))]...)}
+	return &b.image
+}
+
+// headRoom stands where the length of a nested value will: as long as that of the longest
+// one allowed, which most long ones have.
+var headRoom [maxVarint]byte
+
+// close ends a field that open began.
+func (b *Body) close(id, max int) {
+	i := &b.image
+	if !b.enc {
+		if err := i.close(); err != nil {
+			b.Fail(id, err)
+		}
+		return
+	}
 	if i.err != nil {
 		b.Fail(id, i.err)
 		return
 	}
-	n := len(i.buf) - at
+	room := varintLen(uint64(max))
+	at := len(b.out)
+	n := len(i.buf) - at - room
 	if n > max {
 		b.Fail(id, ErrOverCap)
 		return
 	}
-	head := varintLen(uint64(n))
-	out := append(i.buf, make([]byte, head)...)
-	copy(out[at+head:], out[at:at+n])
+	out := i.buf
+	if head := varintLen(uint64(n)); head < room {
+		copy(out[at+head:], out[at+room:])
+		out = out[:at+head+n]
+	}
 	AppendVarint(out[at:at], uint64(n))
 	b.out = out
 }
@@ -572,6 +602,23 @@ func OptNested(b *Body, id int, use *bool, v Value, max int) {
 		*use = true
 	}
 	Nested(b, id, v, max)
+}
+
+// OptList walks an optional list of up to most elements of at least size bytes each; an
+// empty one stands for absent, and is accepted where it is given.
+func OptList[T any, P interface {
+	*T
+	Value
+}](b *Body, id int, items *[]T, most, size int) {
+	if absent(b, id, len(*items) == 0) {
+		reset(b, items)
+		return
+	}
+	max := 2 + most*size
+	if i := b.open(id, max); i != nil {
+		List[T, P]{Items: items, Max: most, Size: size}.Image(i)
+		b.close(id, max)
+	}
 }
 
 // ScanFields reads fields from the head of a body up to the first fault and returns, in

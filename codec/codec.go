@@ -65,40 +65,51 @@ type Value interface{ Image(i *Image) }
 // Encode appends the canonical body of m to dst. It fails where Decode would refuse the
 // result; dst is returned unchanged then. It only reads m.
 func Encode(dst []byte, m Message) ([]byte, error) {
-	b := Body{enc: true, out: dst}
-	m.Layout(&b)
-	if b.err != nil {
-		return dst, b.err
-	}
-	return b.out, nil
+	b := takeBody()
+	b.begin(dst)
+	m.Layout(b)
+	out, err := b.end(dst)
+	b.give()
+	return out, err
 }
 
 // Decode parses a whole TLV body into m. Byte slices in m alias body. After an error the
 // content of m is meaningless.
 func Decode(m Message, body []byte) error {
-	var b Body
-	if err := b.parse(body); err != nil {
-		return err
+	b := takeBody()
+	err := b.parse(body)
+	if err == nil {
+		m.Layout(b)
+		err = b.finish()
 	}
-	m.Layout(&b)
-	return b.finish()
+	b.give()
+	return err
 }
 
 // EncodeImage appends the positional image of v to dst; like [Encode].
 func EncodeImage(dst []byte, v Value) ([]byte, error) {
-	i := Image{enc: true, buf: dst}
-	v.Image(&i)
-	if i.err != nil {
-		return dst, &Error{Cause: i.err}
+	b := takeBody()
+	b.begin(dst)
+	i := &b.image
+	*i = Image{enc: true, buf: b.out}
+	v.Image(i)
+	if b.out = i.buf; i.err != nil {
+		b.err = &Error{Cause: i.err}
 	}
-	return i.buf, nil
+	out, err := b.end(dst)
+	b.give()
+	return out, err
 }
 
 // DecodeImage parses the whole of b, no byte more or less, into v. Slices alias b.
 func DecodeImage(v Value, b []byte) error {
-	i := Image{buf: b}
-	v.Image(&i)
-	if err := i.close(); err != nil {
+	w := takeBody()
+	i := &w.image
+	*i = Image{buf: b}
+	v.Image(i)
+	err := i.close()
+	w.give()
+	if err != nil {
 		return &Error{Cause: err}
 	}
 	return nil

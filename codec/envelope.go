@@ -36,15 +36,18 @@ func ReadHeader(r io.Reader, buf *[HeaderSize]byte) (length uint32, typ uint8, e
 
 // AppendFrame appends a whole outer frame of type typ with the body of m.
 func AppendFrame(dst []byte, typ uint8, m Message) ([]byte, error) {
-	start := len(dst)
-	out, err := Encode(append(dst, 0, 0, 0, 0, typ), m)
-	if err != nil {
-		return dst, err
+	b := takeBody()
+	defer b.give()
+	b.begin(dst)
+	start := len(b.out)
+	b.out = append(b.out, 0, 0, 0, 0, typ)
+	m.Layout(b)
+	n := len(b.out) - start - 4
+	if b.err == nil && n > MaxFrame {
+		b.err = ErrFrameTooLarge
 	}
-	n := len(out) - start - 4
-	if n > MaxFrame {
-		return dst, ErrFrameTooLarge
+	if b.err == nil {
+		binary.BigEndian.PutUint32(b.out[start:], uint32(n))
 	}
-	binary.BigEndian.PutUint32(out[start:], uint32(n))
-	return out, nil
+	return b.end(dst)
 }

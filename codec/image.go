@@ -187,8 +187,9 @@ func ImgBytes(i *Image, v *[]byte, max int) {
 func ImgStr(i *Image, v *string, max int) {
 	if i.enc {
 		i.Check(utf8.ValidString(*v), ErrUTF8)
-		raw := []byte(*v)
-		ImgBytes(i, &raw, max)
+		i.Check(len(*v) <= max, ErrOverCap)
+		i.buf = binary.BigEndian.AppendUint32(i.buf, uint32(len(*v)))
+		i.buf = append(i.buf, *v...)
 		return
 	}
 	var raw []byte
@@ -218,11 +219,11 @@ func ImgSized(i *Image, v Value, max int) {
 	if i.err != nil {
 		return
 	}
-	in := Image{buf: raw}
-	v.Image(&in)
-	if err := in.close(); err != nil {
-		i.Fail(err)
-	}
+	rest := i.buf
+	i.buf = raw
+	v.Image(i)
+	i.Check(len(i.buf) == 0, ErrTrailing)
+	i.buf = rest
 }
 
 // ImgOptID16 walks a present byte and an id; the zero id stands for absent.

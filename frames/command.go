@@ -48,15 +48,13 @@ func (m *CoordCommand) Layout(b *codec.Body) {
 	codec.U16(b, 4, &m.Kind)
 	codec.Bytes(b, 5, &m.Payload, MaxTypedPayload)
 	conditions := m.Preconditions
-	if !b.Decoding() {
-		conditions = sortedPreconditions(conditions)
-	}
-	use := len(conditions) > 0
-	list := codec.List[Precondition, *Precondition]{Items: &conditions, Max: MaxPreconditions, Size: preconditionSize}
-	codec.OptNested(b, 6, &use, list, 2+MaxPreconditions*preconditionSize)
 	if b.Decoding() {
+		codec.OptList(b, 6, &m.Preconditions, MaxPreconditions, preconditionSize)
+		m.Preconditions = sortedPreconditions(m.Preconditions)
+		conditions = m.Preconditions
+	} else {
 		conditions = sortedPreconditions(conditions)
-		m.Preconditions = conditions
+		codec.OptList(b, 6, &conditions, MaxPreconditions, preconditionSize)
 	}
 	for k := 1; k < len(conditions); k++ {
 		b.Check(conditions[k-1].Object != conditions[k].Object, 6, codec.ErrDuplicate)

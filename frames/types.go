@@ -91,6 +91,14 @@ var types = map[Type]typeInfo{
 	TypeGap:                {"GAP", false, true, func() Frame { return new(Gap) }},
 }
 
+// byType is types as a table: every frame that comes or goes is looked up.
+var byType = func() (table [256]typeInfo) {
+	for t, i := range types {
+		table[t] = i
+	}
+	return table
+}()
+
 // Types lists every type of the endpoint, in no particular order.
 func Types() []Type {
 	out := make([]Type, 0, len(types))
@@ -101,13 +109,13 @@ func Types() []Type {
 }
 
 // Known reports whether the endpoint has a frame of this type.
-func (t Type) Known() bool { _, ok := types[t]; return ok }
+func (t Type) Known() bool { return byType[t].make != nil }
 
 // FromClient reports whether a client may send this type.
-func (t Type) FromClient() bool { return types[t].fromClient }
+func (t Type) FromClient() bool { return byType[t].fromClient }
 
 // FromServer reports whether a server may send this type.
-func (t Type) FromServer() bool { return types[t].fromServer }
+func (t Type) FromServer() bool { return byType[t].fromServer }
 
 // handshake reports whether the type belongs to the handshake, whose cap never widens.
 func (t Type) handshake() bool {
@@ -152,14 +160,13 @@ func checkSize(t Type, n int) error {
 
 // Decode parses the body of a frame of type t. An unknown type is PROTOCOL_ERROR.
 func Decode(t Type, body []byte) (Frame, error) {
-	i, ok := types[t]
-	if !ok {
+	if !t.Known() {
 		return nil, Refuse(CodeProtocolError, "unknown frame type")
 	}
 	if err := checkSize(t, len(body)); err != nil {
 		return nil, fmt.Errorf("%v: %w", t, err)
 	}
-	f := i.make()
+	f := byType[t].make()
 	if err := codec.Decode(f, body); err != nil {
 		return nil, fmt.Errorf("%v: %w", t, err)
 	}
