@@ -22,7 +22,8 @@ digests in the coordinator's event log. What came of that is said on standard er
 bytes agree, which do not, which cannot be checked because retention has removed their facts,
 and which the owner's size cap kept from being stored. Bytes that differ make the exit code 1.
 
-With -f the output is shown as it comes until the run ends, and then checked.
+With -f the output is shown as it comes until the run ends, and then checked; a run that has
+no process yet is waited for.
 
 With -o json standard output is one JSON object a line, by its "event": "output" with the
 "offset" of its first byte and the bytes as base64 in "data", and at the end "check" with the
@@ -42,6 +43,9 @@ var errOutputDiffers = errors.New("the output is not what the coordinator admitt
 
 func (a *app) logs(parent context.Context, text string, follow, quiet bool) error {
 	f, err := a.familyWithin(parent, text)
+	if err == nil && follow {
+		f, err = a.boundFamily(parent, f)
+	}
 	if err != nil {
 		return err
 	}
@@ -93,6 +97,27 @@ func (a *app) familyWithin(parent context.Context, text string) (*family, error)
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
 	return a.loadFamily(ctx, text)
+}
+
+// boundFamily is the family once its run has a process, or will have none: it may have been
+// admitted just now.
+func (a *app) boundFamily(parent context.Context, f *family) (*family, error) {
+	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
+	defer cancel()
+	for len(f.bindings) == 0 && !f.run.State.Terminal() {
+		if pause(ctx, outputPause) != nil {
+			return f, nil // what there is will be told
+		}
+		now, err := a.loadFamily(ctx, f.id.String())
+		if err != nil {
+			if absent(err) || ctx.Err() != nil {
+				continue
+			}
+			return nil, err
+		}
+		f = now
+	}
+	return f, nil
 }
 
 // settledFamily is the family once its run has ended, or its binding has: the owner's last

@@ -267,6 +267,30 @@ func TestSentCommandsAreForgotten(t *testing.T) {
 	require.NoError(t, dropSent(c, frames.OperationID{3}), "twice is nothing")
 }
 
+// TestLogsWaitForAProcess follows a run that was admitted and has no process yet, as the line says
+// that `run --detach` prints.
+func TestLogsWaitForAProcess(t *testing.T) {
+	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
+	eventually(t, "the owner's link is up", func() bool { return strings.Contains(u.errout.String(), "owner link up") })
+	cmd, _, s := u.prepared("echo", "late")
+	var body frames.StartRun
+	require.NoError(t, codec.Decode(&body, cmd.Payload))
+	require.NoError(t, syscall.Kill(u.ownerPID(), syscall.SIGSTOP))
+	defer syscall.Kill(u.ownerPID(), syscall.SIGCONT) //nolint:errcheck // it may be gone
+	result, err := s.Do(t.Context(), cmd)
+	require.NoError(t, err)
+	require.Equal(t, frames.OperationPending, result.State)
+	none := u.ctl("logs", body.RunID.String())
+	require.Equal(t, exitRefused, none.code)
+	require.Contains(t, none.errout, "is Planned and has no process")
+	none = u.ctl("logs", "-f", "--timeout", "1s", body.RunID.String())
+	require.Equal(t, exitRefused, none.code, none.errout)
+	follow := u.begin("logs", "-f", body.RunID.String())
+	require.NoError(t, syscall.Kill(u.ownerPID(), syscall.SIGCONT))
+	require.Equal(t, 0, follow.code(t), follow.err.String())
+	require.Equal(t, "late\r\n", follow.out.String())
+}
+
 // TestRunStaysWhenItCannotCancel stops the coordinator while the run is to be cancelled: the
 // client says so and goes on.
 func TestRunStaysWhenItCannotCancel(t *testing.T) {
