@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"encoding/binary"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -153,6 +154,23 @@ func (b *bench) operation(tx *store.Tx, of frames.KeyID) {
 	tx.Emit(frames.EventOperationChanged, newID[frames.EventID](b.t), store.Row{Record: rec, Principal: of})
 }
 
+// remove takes an objective away as an archive does, and remembers where for the next process.
+func (b *bench) remove(tx *store.Tx, id frames.ObjectID) {
+	b.t.Helper()
+	ref := frames.ObjectRef{Kind: frames.KindObjective, ID: id}
+	payload, err := codec.EncodeImage(nil, &ref)
+	require.NoError(b.t, err)
+	at := tx.EmitEvent(frames.ReplayEvent{
+		ID: newID[frames.EventID](b.t), Kind: frames.EventObjectRemoved, Object: ref, Revision: b.revisions[ref] + 1, Schema: 1, Payload: payload,
+	})
+	tx.Remove(ref)
+	annex := binary.BigEndian.AppendUint64([]byte{1, 0, 1, 0, byte(frames.KindObjective)}, uint64(at))
+	tx.Put(store.Row{
+		Record: frames.SnapshotRecord{Kind: work.RemovalsKind, ID: frames.ObjectID{15: 1}, Revision: 1}, Live: true, Annex: annex,
+	})
+	delete(b.revisions, ref)
+}
+
 // write commits n new objectives, one commit each, and counts.
 func (b *bench) write(n int) {
 	b.t.Helper()
@@ -205,7 +223,12 @@ func (b *bench) session(limits ...func(*frames.Limits)) *Session {
 func (b *bench) head() frames.EventCut { return b.m.window.published() }
 
 // sees is the one predicate, asked directly.
-func (b *bench) sees(ev *store.Event) bool { return work.Visible(ev.Class, ev.Principal, b.viewer) }
+func (b *bench) sees(ev *store.Event) bool {
+	if ev.Kind == frames.EventObjectRemoved {
+		return work.VisibleRemoval(ev.Object.Kind, b.viewer)
+	}
+	return work.Visible(ev.Class, ev.Principal, b.viewer)
+}
 
 // plenty is credit for whatever a test sends.
 const (

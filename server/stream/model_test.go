@@ -51,6 +51,7 @@ type model struct {
 	sub     *modelSub
 	counted frames.EventCut
 	admin   []frames.EventCut // where ADMIN records changed
+	removed []frames.EventCut // where objectives were removed
 	stalled bool
 
 	sent   func()         // of a reply that is on its way
@@ -89,6 +90,9 @@ func TestC12_OneSubscriptionModel(t *testing.T) {
 		if rapid.Bool().Draw(rt, "without admin") {
 			m.b.viewer.Capabilities &^= frames.CapAdministration
 		}
+		if rapid.Bool().Draw(rt, "without archive") {
+			m.b.viewer.Capabilities &^= frames.CapArchive
+		}
 		if rapid.Bool().Draw(rt, "own operations") {
 			m.b.viewer.Scope &^= frames.ScopeAdmin
 		}
@@ -96,7 +100,7 @@ func TestC12_OneSubscriptionModel(t *testing.T) {
 		rt.Cleanup(m.disconnect)
 		rt.Repeat(map[string]func(*rapid.T){
 			"write": m.write, "count": m.count, "pull": m.pull, "drain": m.drain, "credit": m.credit, "stall": m.stall,
-			"admin": m.changeAdmin, "trim": m.trim, "subscribe": m.subscribe, "snapshot": m.snapshot, "replay": m.openReplay,
+			"admin": m.changeAdmin, "archive": m.archive, "trim": m.trim, "subscribe": m.subscribe, "snapshot": m.snapshot, "replay": m.openReplay,
 			"page": m.page, "apply": m.apply, "hand over": m.handOver, "expire": m.expire, "reconnect": m.reconnect,
 			"restart": m.restart, "": m.check,
 		})
@@ -151,9 +155,11 @@ func (m *model) seesAdmin() bool {
 	return work.Visible(frames.KindAdmin, frames.KeyID{}, m.b.viewer)
 }
 
-// stale reports whether an ADMIN change behind a cut is hidden from a replay.
+// stale reports whether an ADMIN change or a removal behind a cut is hidden from a replay.
 func (m *model) stale(after frames.EventCut) bool {
-	return m.seesAdmin() && slices.ContainsFunc(m.admin, func(at frames.EventCut) bool { return at > after })
+	behind := func(at frames.EventCut) bool { return at > after }
+	return m.seesAdmin() && slices.ContainsFunc(m.admin, behind) ||
+		!m.b.viewer.Capabilities.Has(frames.CapArchive) && slices.ContainsFunc(m.removed, behind)
 }
 
 func size(ev *store.Event) uint32 { return uint32(frames.EventBytes(len(ev.Payload))) }
@@ -201,6 +207,19 @@ func (m *model) changeAdmin(t *rapid.T) {
 	m.published()
 }
 
+func (m *model) archive(t *rapid.T) {
+	id := frames.ObjectID{15: byte(rapid.IntRange(1, 3).Draw(t, "object"))}
+	if m.b.revisions[frames.ObjectRef{Kind: frames.KindObjective, ID: id}] == 0 {
+		return
+	}
+	m.b.commit(func(tx *store.Tx) {
+		m.b.remove(tx, id)
+		m.removed = append(m.removed, tx.Head())
+		m.b.operation(tx, m.b.viewer.Principal)
+	})
+	m.published()
+}
+
 func (m *model) trim(*rapid.T) { m.b.trim() }
 
 func (m *model) stall(t *rapid.T) {
@@ -225,7 +244,7 @@ func (m *model) modelCount() {
 	fresh := m.visible(from, m.counted)
 	before := len(b.pending)
 	b.pending = append(b.pending, fresh...)
-	if m.seesAdmin() && slices.ContainsFunc(m.admin, func(at frames.EventCut) bool { return at > from }) {
+	if m.stale(from) {
 		m.fail(frames.GapRevisionMismatch)
 		return
 	}
@@ -373,7 +392,9 @@ func (m *model) publish(ev *frames.ReplayEvent) {
 		return
 	}
 	require.Equal(m.t, m.view[ev.Object]+1, ev.Revision, "event %d", ev.Sequence)
-	m.view[ev.Object] = ev.Revision
+	if m.view[ev.Object] = ev.Revision; ev.Kind == frames.EventObjectRemoved {
+		delete(m.view, ev.Object)
+	}
 	m.cut = frames.EventCut(ev.Sequence)
 }
 
@@ -405,7 +426,9 @@ func (m *model) drain(*rapid.T) {
 func (m *model) compare() {
 	want := maps.Clone(m.b.revisions)
 	for _, ev := range m.visible(0, m.counted) {
-		want[ev.Object] = ev.Revision
+		if ev.Object.Kind == frames.KindOperation { // the others are there already
+			want[ev.Object] = ev.Revision
+		}
 	}
 	require.Equal(m.t, want, m.view)
 }
