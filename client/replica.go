@@ -85,6 +85,7 @@ type step struct {
 	reread     *Reread
 	changes    []Change
 	incomplete bool // changes are not all that there are
+	earlier    bool // the changes come before the state, not after it
 }
 
 // OpenReplica begins a replica of c's coordinator. It returns at once and fails only when

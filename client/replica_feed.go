@@ -70,7 +70,7 @@ func (*Reread) notice() {}
 // keep up never holds the replica back: it is told to read the view anew.
 //
 // Each publication is told as one step: a state that has changed comes first, then the
-// changes that the view took in with it.
+// changes that the view took in with it; those that came before a gap are told before it.
 type Feed struct {
 	r   *Replica
 	max int
@@ -78,6 +78,7 @@ type Feed struct {
 	// Guarded by r.mu.
 	queue  []Notice
 	bytes  int64
+	reread bool // a Reread is in the queue
 	behind bool // a Reread for reason is due before anything that follows it
 	reason RereadReason
 	missed int
@@ -166,10 +167,13 @@ func (f *Feed) take() (Notice, error) {
 		n := f.queue[0]
 		f.queue[0] = nil
 		if f.queue = f.queue[1:]; len(f.queue) == 0 {
-			f.queue, f.bytes = nil, 0
+			f.queue = nil
 		}
-		if c, ok := n.(*Change); ok {
-			f.bytes -= c.size()
+		switch n := n.(type) {
+		case *Change:
+			f.bytes -= n.size()
+		case *Reread:
+			f.reread = false
 		}
 		return n, nil
 	case p.state.Phase.Final():
@@ -178,7 +182,9 @@ func (f *Feed) take() (Notice, error) {
 	return nil, nil
 }
 
-func (f *Feed) clear() { f.queue, f.bytes, f.behind, f.missed = nil, 0, false, 0 }
+func (f *Feed) clear() {
+	f.queue, f.bytes, f.reread, f.behind, f.missed = nil, 0, false, false, 0
+}
 
 // step takes one publication in. It holds r.mu.
 func (f *Feed) step(s *step) {
@@ -202,16 +208,23 @@ func (f *Feed) step(s *step) {
 		f.fallBehind(RereadMissed, len(s.changes))
 		return
 	}
-	if s.state != nil {
+	if s.state != nil && !s.earlier {
 		f.queue = append(f.queue, s.state)
 	}
 	if s.reread != nil {
-		f.queue = append(f.queue, s.reread)
+		if f.reread {
+			f.fallBehind(RereadMissed, 1) // two of them, and nobody reads: each holds a view
+			return
+		}
+		f.queue, f.reread = append(f.queue, s.reread), true
 	}
 	for i := range s.changes {
 		c := &s.changes[i]
 		f.queue = append(f.queue, c)
 		f.bytes += c.size()
+	}
+	if s.state != nil && s.earlier {
+		f.queue = append(f.queue, s.state)
 	}
 	if len(f.queue) > f.max || f.bytes > feedBytes {
 		f.fallBehind(RereadMissed, 0)

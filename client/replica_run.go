@@ -154,6 +154,7 @@ func (r *Replica) gap(g *Gap) {
 	st := step{}
 	if r.applied > 0 && r.healing == nil {
 		st = r.fill(&s, &v)
+		st.earlier = true
 	}
 	r.publish(s, &v, st)
 }

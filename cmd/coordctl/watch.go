@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	followCaps = frames.CapEventReplay | frames.CapArchive
 	// watchPause caps the pause before a watcher looks for the coordinator again.
 	watchPause = 2 * time.Second
+	// watchBacklog is how many changes wait for a terminal or a pipe that takes its time.
+	watchBacklog = 1 << 16
 )
 
 func (a *app) watchCommand() *cobra.Command {
@@ -32,8 +35,9 @@ func (a *app) watchCommand() *cobra.Command {
 those of operations and administration, which are shown when they are asked for.
 
 A gap in the view is a line of its own, and so is how it was healed: by the events that
-were missed, or by a snapshot, whose differences from what was shown follow. A coordinator
-that restarts is waited for. --timeout bounds the time to the first snapshot only. With
+were missed, or by a snapshot, whose differences from what was shown follow. So do those of
+changes that came faster than they could be written. A coordinator that restarts is waited
+for. --timeout bounds the time to the first snapshot only. With
 -o json each line is one object; "type" says of what.`,
 		ValidArgsFunction: completeKinds,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -93,8 +97,8 @@ func (a *app) watchWith(parent context.Context, args []string, w *watcher) error
 	if err != nil {
 		return err
 	}
-	opts := client.FollowOptions{Options: client.Options{Name: "coordctl watch", Offered: caps | followCaps},
-		Backoff: client.Backoff{Max: watchPause}, Wait: a.wait > 0}
+	opts := client.ReplicaOptions{Options: client.Options{Name: "coordctl watch", Offered: caps | followCaps},
+		Backoff: client.Backoff{Max: watchPause}}
 	if opts.Key, err = a.key(); err != nil {
 		return err
 	}
@@ -105,7 +109,7 @@ func (a *app) watchWith(parent context.Context, args []string, w *watcher) error
 	return err
 }
 
-// A watcher prints what a follower tells.
+// A watcher prints what a replica tells.
 type watcher struct {
 	a      *app
 	kind   frames.ObjectKind // zero: all
@@ -115,41 +119,92 @@ type watcher struct {
 	left   int  // events until it ends; zero never does
 
 	began bool
-	said  string // the last line about a missing connection
+	said  string                              // the last line about a missing connection
+	gaps  *client.Gap                         // the last one shown
+	lost  *client.LostHistory                 // the last one shown
+	shown map[frames.ObjectRef]*client.Record // what is wanted, as it was shown last
 }
 
-func (w *watcher) run(parent context.Context, c *client.Context, opts client.FollowOptions) error {
+func (w *watcher) run(parent context.Context, c *client.Context, opts client.ReplicaOptions) (err error) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
 	start := time.Now()
 	first := time.AfterFunc(w.a.timeout, func() { cancel(errTimeout) })
 	defer first.Stop()
-	for u, err := range client.Follow(ctx, c, opts) {
+	r, err := client.OpenReplica(c, opts)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := r.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	feed := r.Changes(watchBacklog)
+	defer feed.Close()
+	for n, err := range feed.All(ctx) {
 		if err != nil {
 			return err
 		}
-		if g, ok := u.(*client.Gap); ok && !w.began {
-			if time.Since(start) >= w.a.wait || !absent(g.Cause) {
-				return g.Cause
+		if s, ok := n.(*client.ReplicaState); ok && !w.began {
+			if s.Gap != nil && (time.Since(start) >= w.a.wait || !absent(s.Gap.Cause)) {
+				return s.Gap.Cause
 			}
 			continue
 		}
-		if err := w.show(u); err != nil {
+		w.began = true
+		first.Stop()
+		if err := w.notice(n); err != nil {
 			return err
-		}
-		if !w.began {
-			w.began = true
-			first.Stop()
 		}
 	}
 	return nil
 }
 
+// notice shows what the replica's feed gives.
+func (w *watcher) notice(n client.Notice) error {
+	switch n := n.(type) {
+	case *client.ReplicaState:
+		return w.state(n)
+	case *client.Reread:
+		w.said = ""
+		return w.reread(n)
+	case *client.Change:
+		w.keep(n.Event.Object, n.New)
+		return w.show(n.Event)
+	}
+	return nil
+}
+
+// state shows a gap, how it was healed, and lost history, each once.
+func (w *watcher) state(s *client.ReplicaState) error {
+	switch {
+	case s.Phase == client.ReplicaLostHistory:
+		return w.historyLost(s.Lost)
+	case s.Phase == client.ReplicaStale && s.Gap != nil && s.Gap != w.gaps:
+		w.gaps = s.Gap
+		return w.show(s.Gap)
+	case s.Phase == client.ReplicaCurrent && s.Healed != nil && w.gaps != nil:
+		w.gaps = nil
+		return w.show(s.Healed)
+	}
+	return nil
+}
+
+// keep remembers what was shown of an object, if it is one that is.
+func (w *watcher) keep(ref frames.ObjectRef, r *client.Record) {
+	switch {
+	case !w.wants(ref):
+	case r == nil:
+		delete(w.shown, ref)
+	default:
+		w.shown[ref] = r
+	}
+}
+
+// show shows a gap, its end or an event.
 func (w *watcher) show(u client.Update) error {
 	switch u := u.(type) {
-	case *client.Synced:
-		w.said = ""
-		return w.synced(u)
 	case *client.Healed:
 		w.said = ""
 		return w.healed(u)
@@ -207,53 +262,88 @@ func (w *watcher) healed(h *client.Healed) error {
 	return w.line(o, "-- healed after event %d (epoch %d): %s; nothing is missing", h.Last, h.Guard.Epoch, text)
 }
 
-// synced prints a snapshot: as a line, and what differs from what was shown. `get` shows
-// its records at the beginning too.
-func (w *watcher) synced(s *client.Synced) error {
-	if s.Lost != nil {
-		o := object{{"type", "HISTORY_LOST"}, {"last_contiguous_event", s.Lost.Cut}, {"activation_sequence", s.Lost.Activation},
-			{"found_activation_sequence", s.Lost.Found}, {"base_event_sequence", s.Lost.Base}}
-		if err := w.line(o, "-- HISTORY_LOST: %v", s.Lost); err != nil {
-			return err
-		}
-	}
-	if !w.rows || !s.First {
-		o := object{{"type", "SNAPSHOT"}, {"base_event_sequence", s.Base}, {"record_count", s.Records}, {"authority_epoch", s.Guard.Epoch}, {"activation_sequence", s.Guard.Activation}}
-		what := "watching"
-		if !s.First {
-			what = "healed by a snapshot"
-		}
-		if err := w.line(o, "-- %s: %d records at event %d (epoch %d)", what, s.Records, s.Base, s.Guard.Epoch); err != nil {
-			return err
-		}
-	} else if !w.a.json() {
-		if _, err := fmt.Fprintf(w.a.stdout, rowFormat, "ID", "REVISION", "STATE", detailName(w.kind)); err != nil {
-			return err
-		}
-	}
-	shown := 0
-	err := s.Each(func(r frames.SnapshotRecord) error {
-		if !w.wants(r.Ref()) || s.First && !w.rows || s.Was(r.Ref()) == r.Revision {
-			return nil
-		}
-		if w.open && s.First && !isOpen(r) {
-			return nil
-		}
-		shown++
-		return w.record(r)
-	})
-	if err != nil {
+// reread prints a view that takes the place of what was shown: as a line, and what differs.
+// `get` shows its records at the beginning too.
+func (w *watcher) reread(n *client.Reread) error {
+	first, v := w.shown == nil, n.View
+	w.gaps = nil
+	if err := w.historyLost(n.State.Lost); err != nil {
 		return err
 	}
-	if s.First && w.rows && w.prefix != "" && shown == 0 {
+	if err := w.heading(n, first); err != nil {
+		return err
+	}
+	before, count := w.shown, 0
+	w.shown = map[frames.ObjectRef]*client.Record{}
+	for r := range v.All() {
+		was := before[r.Ref()] // the replica keeps what has not changed
+		w.keep(r.Ref(), r)
+		if !w.wants(r.Ref()) || first && !w.rows || was == r {
+			continue
+		}
+		record := r.Snapshot()
+		if w.open && first && !isOpen(record) {
+			continue
+		}
+		count++
+		if err := w.record(record); err != nil {
+			return err
+		}
+	}
+	if first && w.rows && w.prefix != "" && count == 0 {
 		return &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", w.kind, w.prefix)}
 	}
-	s.Removed(func(ref frames.ObjectRef) {
-		if err == nil && w.wants(ref) {
-			err = w.removed(ref, s.Was(ref))
+	return w.gone(before)
+}
+
+// gone prints what was shown and is no more.
+func (w *watcher) gone(before map[frames.ObjectRef]*client.Record) error {
+	var refs []frames.ObjectRef
+	for ref := range before {
+		if w.shown[ref] == nil {
+			refs = append(refs, ref)
 		}
-	})
-	return err
+	}
+	slices.SortFunc(refs, frames.ObjectRef.Compare)
+	for _, ref := range refs {
+		if err := w.removed(ref, before[ref].Revision()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// historyLost says once that what was shown is no longer in the coordinator's history.
+func (w *watcher) historyLost(l *client.LostHistory) error {
+	if l == nil || l == w.lost {
+		return nil
+	}
+	w.lost = l
+	o := object{{"type", "HISTORY_LOST"}, {"last_contiguous_event", l.Cut}, {"activation_sequence", l.Activation},
+		{"found_activation_sequence", l.Found}, {"base_event_sequence", l.Base}}
+	return w.line(o, "-- HISTORY_LOST: %v", l)
+}
+
+// heading is the line before a view.
+func (w *watcher) heading(n *client.Reread, first bool) error {
+	v := n.View
+	if first && w.rows {
+		if w.a.json() {
+			return nil
+		}
+		_, err := fmt.Fprintf(w.a.stdout, rowFormat, "ID", "REVISION", "STATE", detailName(w.kind))
+		return err
+	}
+	if n.Reason == client.RereadMissed {
+		o := object{{"type", "BEHIND"}, {"missed", n.Missed}, {"event_sequence", v.Cut}, {"record_count", v.Len()}}
+		return w.line(o, "-- behind: %d changes came faster than they were written; what they left behind follows, as of event %d", n.Missed, v.Cut)
+	}
+	what := "watching"
+	if !first {
+		what = "healed by a snapshot"
+	}
+	o := object{{"type", "SNAPSHOT"}, {"base_event_sequence", v.Cut}, {"record_count", v.Len()}, {"authority_epoch", v.Guard.Epoch}, {"activation_sequence", v.Guard.Activation}}
+	return w.line(o, "-- %s: %d records at event %d (epoch %d)", what, v.Len(), v.Cut, v.Guard.Epoch)
 }
 
 // isOpen reports whether a record is a signal that nobody has dealt with.
