@@ -89,8 +89,8 @@ var clientKinds = []struct {
 	scope frames.Scope
 	caps  frames.Capability
 }{
-	{frames.AllScopes, frames.CapAdministration | frames.CapEventReplay | frames.CapObjectiveLifecycle},
-	{frames.ScopeWorkRead | frames.ScopeWorkCommand, frames.CapEventReplay | frames.CapObjectiveLifecycle},
+	{frames.AllScopes, frames.CapAdministration | frames.CapEventReplay | frames.CapObjectiveLifecycle | frames.CapArchive},
+	{frames.ScopeWorkRead | frames.ScopeWorkCommand, frames.CapEventReplay | frames.CapObjectiveLifecycle | frames.CapArchive},
 	{frames.ScopeWorkRead | frames.ScopeWorkCommand, frames.CapObjectiveLifecycle | frames.CapWithoutOperations},
 	{frames.ScopeWorkRead, frames.CapEventReplay},
 	{frames.ScopeWorkCommand, frames.CapObjectiveLifecycle | frames.CapEventReplay},
@@ -385,7 +385,7 @@ func (c *simClient) next() *request {
 
 // expect gives a request the revision that the client sees, now and then.
 func (c *simClient) expect(r *request) {
-	if r.create || c.w.rng.IntN(2) == 0 {
+	if r.create || r.retention || c.w.rng.IntN(2) == 0 {
 		return
 	}
 	ref := frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID(r.objective)}

@@ -43,7 +43,8 @@ func (w *world) inspect() {
 	for _, wire := range wires {
 		wire.mu.Lock()
 		acts, results, fault := wire.watch.acts, wire.watch.told, wire.watch.fault
-		wire.watch.acts, wire.watch.told = nil, nil
+		w.seen.gaps += wire.watch.gaps
+		wire.watch.acts, wire.watch.told, wire.watch.gaps = nil, nil, 0
 		wire.mu.Unlock()
 		if fault != nil {
 			w.fault("%s: %v", wire.node.name, fault)
@@ -219,27 +220,30 @@ func (w *world) actClients(k int) {
 	if len(wires) > 0 {
 		wire = wires[w.rng.IntN(len(wires))]
 	}
+	if w.rng.IntN(8) == 0 {
+		w.healClients()
+	}
 	switch {
-	case k < 26:
-		w.serve(time.Duration(w.rng.IntN(1200)) * time.Millisecond)
-	case k < 44:
+	case k < 60:
+		w.serve(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
+	case k < 90:
 		c.give()
-	case k < 47:
+	case k < 93:
 		if c.job != nil {
 			w.say("%s: gives up waiting", c.name)
 			c.job.cancel()
 			w.settle()
 		}
-	case k < 50 && wire != nil:
+	case k < 97 && wire != nil:
 		w.say("connection %d: cut", wire.id)
 		wire.cut()
-	case k < 53 && wire != nil:
+	case k < 101 && wire != nil:
 		side := w.rng.IntN(2)
 		wire.mu.Lock()
 		wire.frozen[side] = !wire.frozen[side]
 		w.say("connection %d: frozen %v", wire.id, wire.frozen)
 		wire.mu.Unlock()
-	case k < 55:
+	case k < 104:
 		n := w.nodes[w.rng.IntN(len(w.nodes))]
 		c.apart[n] = !c.apart[n]
 		w.say("%s: apart from %s: %v", c.name, n.name, c.apart[n])
@@ -250,19 +254,45 @@ func (w *world) actClients(k int) {
 				wire.mu.Unlock()
 			}
 		}
-	case k < 58:
+	case k < 109:
 		c.mu.Lock()
 		slow := !c.slow
 		c.mu.Unlock()
 		w.say("%s: takes nothing: %v", c.name, slow)
 		c.hold(slow)
 		w.settle()
-	case k < 59:
+	case k < 111:
 		w.say("%s: starts anew", c.name)
 		c.end()
 		c.begin()
+	case k < 112 && w.ages:
+		w.age()
 	}
 	w.collect()
+}
+
+// age lets weeks pass in which nobody runs. Nobody asks again then for what he asked before:
+// an operation whose result has gone for good would run anew.
+func (w *world) age() {
+	for _, c := range w.clients {
+		c.end()
+		c.asked, c.open = nil, nil
+	}
+	for _, n := range w.nodes {
+		w.stopNode(n)
+		if n.up() {
+			n.die()
+		}
+	}
+	for id := range w.asked {
+		w.aged[id] = true
+	}
+	w.order = nil
+	w.advance(time.Duration(16+w.rng.IntN(20)) * 24 * time.Hour)
+	w.say("weeks have passed")
+	for _, c := range w.clients {
+		c.begin()
+	}
 }
 
 // healClients lets every client reach everybody.

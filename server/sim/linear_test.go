@@ -51,6 +51,8 @@ type an struct {
 // fits reports whether a command can change the object.
 func (s *an) fits(r *request) bool {
 	switch {
+	case r.retention:
+		return true
 	case r.create:
 		return !s.exists && !s.removed
 	case !s.exists || r.expected != 0 && r.expected != s.revision:

@@ -22,6 +22,7 @@ type request struct {
 	state     *frames.ObjectiveState
 	expected  frames.ObjectRevision // that it demands; zero for any
 	archive   bool
+	retention bool // it changes the RETENTION record, and no objective
 	looks     bool // it only asks what became of the operation
 }
 
@@ -74,7 +75,7 @@ type objective struct {
 // judge holds the rows of a whole store against what the clients know: every acknowledged
 // operation is there with its result, every operation there was asked for, and the
 // objectives are exactly what the operations there, each once and in order, make of them.
-func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) error {
+func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request, aged map[frames.OperationID]bool) error {
 	var ops []committed
 	found := map[frames.ObjectiveID]objective{}
 	keys := map[frames.KeyID]frames.Credential{}
@@ -102,8 +103,11 @@ func judge(rows []store.Row, l *lineage, asked map[frames.OperationID]*request) 
 	if err := judgeKeys(keys, l); err != nil {
 		return err
 	}
-	if err := judgeAcked(ops, l); err != nil {
+	if err := judgeAcked(ops, l, aged); err != nil {
 		return err
+	}
+	if len(aged) > 0 {
+		return nil // results that tell what was done may be gone
 	}
 	want, err := fold(ops, asked)
 	if err != nil {
@@ -159,7 +163,9 @@ func judgeBases(st store.State, inForce frames.ActivationSequence) error {
 	return nil
 }
 
-func judgeAcked(ops []committed, l *lineage) error {
+// judgeAcked expects every operation once and as it was acknowledged. Of one that has aged a
+// tombstone may be left, or nothing once that was pruned (protocol.md §8 [D-42]).
+func judgeAcked(ops []committed, l *lineage, aged map[frames.OperationID]bool) error {
 	have := map[frames.OperationID]frames.OperationResult{}
 	for _, op := range ops {
 		if _, twice := have[op.id]; twice {
@@ -169,6 +175,9 @@ func judgeAcked(ops []committed, l *lineage) error {
 	}
 	for id, r := range l.acked {
 		got, ok := have[id]
+		if aged[id] && (!ok && l.pruned(id) || got.State == frames.OperationTombstoned && got.Final == r.State) {
+			continue
+		}
 		if !ok {
 			return fmt.Errorf("operation %v: acknowledged at sequence %d and lost", id, r.Sequence)
 		}
@@ -183,6 +192,7 @@ func judgeAcked(ops []committed, l *lineage) error {
 func fold(ops []committed, asked map[frames.OperationID]*request) (map[frames.ObjectiveID]objective, error) {
 	slices.SortFunc(ops, func(a, b committed) int { return cmp.Compare(a.result.Sequence, b.result.Sequence) })
 	out := map[frames.ObjectiveID]objective{}
+	gone := map[frames.ObjectiveID]bool{}
 	for i, op := range ops {
 		r := asked[op.id]
 		switch {
@@ -193,9 +203,20 @@ func fold(ops []committed, asked map[frames.OperationID]*request) (map[frames.Ob
 		case i > 0 && ops[i-1].result.Sequence == op.result.Sequence:
 			return nil, fmt.Errorf("operation %v: shares sequence %d", op.id, op.result.Sequence)
 		}
+		if r.retention {
+			continue
+		}
 		o, exists := out[r.objective]
-		if exists == r.create {
+		if exists == r.create || gone[r.objective] {
 			return nil, fmt.Errorf("operation %v: create=%v of an objective whose existence is %v", op.id, r.create, exists)
+		}
+		if r.archive {
+			if o.state == frames.ObjectiveActive {
+				return nil, fmt.Errorf("operation %v: archived an objective that had not ended", op.id)
+			}
+			gone[r.objective] = true
+			delete(out, r.objective)
+			continue
 		}
 		if !r.create && o.state != frames.ObjectiveActive {
 			return nil, fmt.Errorf("operation %v: changed an objective that had ended", op.id)

@@ -46,7 +46,8 @@ type instants struct {
 	base  *clock.Manual
 	mu    sync.Mutex
 	used  map[time.Duration]bool // guarded by mu
-	lanes map[string]int64       // guarded by mu; by goroutine, in the order of their first timers
+	lanes map[string]int64       // guarded by mu; by goroutine
+	taken map[int64]bool         // guarded by mu; lanes that a goroutine has
 }
 
 // apart is how far the instants of one goroutine are from each other.
@@ -63,8 +64,12 @@ func (i *instants) free(d time.Duration) time.Duration {
 	g := goroutine()
 	lane, ok := i.lanes[g]
 	if !ok {
-		lane = int64(len(i.lanes))
-		i.lanes[g] = lane
+		// Of its first timer, so that two that begin at once need no order either.
+		lane = int64((uint64(now)*31 + uint64(d)) * 0x9e3779b97f4a7c15 >> 48)
+		for i.taken[lane] {
+			lane = (lane + 1) % apart
+		}
+		i.lanes[g], i.taken[lane] = lane, true
 	}
 	due := int64(now + d)
 	due += ((lane-due)%apart + apart) % apart
@@ -327,9 +332,15 @@ func (n *node) publish(b store.Batch) {
 		}
 		n.lineage.head = frames.EventCut(b.Last)
 	}
-	for _, c := range b.Silent { // nothing here changes a record silently but the server itself
+	for _, c := range b.Silent { // nobody changes a record silently but the server itself, or with CHANGE_RETENTION
 		shared := slices.ContainsFunc(b.Events, func(e store.Event) bool { return e.Sequence == c.Seq })
-		if c.Seq < b.First || c.Seq > b.Last || shared {
+		if c.Removed { // by an event of its own, or a tombstone that was pruned
+			if c.Ref.Kind == frames.KindOperation {
+				n.w.seen.retired++
+			}
+			continue
+		}
+		if c.Seq < b.First || c.Seq > b.Last || shared && c.Ref != work.RetentionRef() {
 			n.w.fault("%s: commit %d changes %v at event %d, which is not a sequence of its own", n.name, b.Commit, c.Ref, c.Seq)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"coordinator/server/store/simfs"
 )
 
-const actionsPerSeed = 400
+const actionsPerSeed = 500
 
 // TestSimulation runs SIM_SEEDS seeds from SIM_SEED_BASE on; `make sim` sets both.
 func TestSimulation(t *testing.T) {
@@ -98,7 +98,19 @@ func (w *world) act() {
 		w.startNode(n)
 		return
 	}
-	switch k := w.rng.IntN(171); {
+	for _, n := range w.nodes {
+		if n.up() {
+			w.judgeQuotas(n, false)
+		}
+	}
+	if w.rng.IntN(12) == 0 || w.calm && w.rng.IntN(4) == 0 {
+		w.mend(n)
+	}
+	k := w.rng.IntN(240)
+	if fault := k >= 82 && k < 100 || k >= 108 && k < 111; fault && w.calm && w.rng.IntN(4) > 0 {
+		k = 111 // time in which all goes well
+	}
+	switch {
 	case k >= 111:
 		w.actClients(k - 111)
 	case k >= 110:
@@ -142,6 +154,14 @@ func (w *world) act() {
 	}
 }
 
+// mend lets n reach the witness, and the witness serve.
+func (w *world) mend(n *node) {
+	n.link.cut, n.link.deaf, n.link.there, n.link.back = false, false, 0, 0
+	if w.witness == nil {
+		w.restartWitness()
+	}
+}
+
 // command proposes something new, or something again.
 func (w *world) command(n *node) {
 	if !n.up() {
@@ -173,7 +193,16 @@ func (w *world) newRequest() (*request, error) {
 	}
 	r.cmd = frames.CoordCommand{RequestID: 1, OperationID: op}
 	var payload codec.Message
-	if len(w.live) == 0 || w.rng.IntN(3) == 0 {
+	if w.rng.IntN(60) == 0 {
+		r.retention, r.cmd.Kind = true, frames.CommandChangeRetention
+		payload = &frames.ChangeRetention{Retention: frames.Retention{
+			OperationResultSecs: frames.MinOperationRetained, EventBytes: 16<<10 + uint64(w.rng.IntN(64<<10)), ArtifactBytes: 1 << 20,
+		}}
+	} else if len(w.live) > 0 && w.rng.IntN(8) == 0 {
+		r.objective = w.live[w.rng.IntN(len(w.live))]
+		r.archive, r.cmd.Kind = true, frames.CommandArchiveObjective
+		payload = &frames.ArchiveObjective{ObjectiveID: r.objective}
+	} else if len(w.live) == 0 || w.rng.IntN(3) == 0 {
 		id, err := frames.NewID[frames.ObjectiveID](w.bytes)
 		if err != nil {
 			return nil, err
@@ -340,7 +369,7 @@ func (w *world) verify(n *node) {
 		w.fault("%s: read: %v", n.name, err)
 		return
 	}
-	if err := judge(rows, n.lineage, w.asked); err != nil {
+	if err := judge(rows, n.lineage, w.asked, w.aged); err != nil {
 		w.fault("%s: %v", n.name, err)
 	}
 	if err := judgeBases(n.store.State(), n.fence.Guard().Activation); err != nil {
@@ -452,11 +481,8 @@ func (w *world) restore(n *node) {
 
 // finish heals everything and expects each disk to come back with all it promised.
 func (w *world) finish() {
-	if w.witness == nil {
-		w.restartWitness()
-	}
 	for _, n := range w.nodes {
-		n.link.cut, n.link.deaf, n.link.there, n.link.back = false, false, 0, 0
+		w.mend(n)
 		n.clock.offset = 0
 	}
 	w.witnessClock.offset = 0

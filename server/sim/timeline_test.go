@@ -64,13 +64,21 @@ func (t *timeline) last(ref frames.ObjectRef) version {
 	return version{}
 }
 
+// pruned reports whether an operation was there and has gone without an event.
+func (t *timeline) pruned(id frames.OperationID) bool {
+	v := t.last(work.OperationRef(id))
+	return v.silent && v.record == nil
+}
+
 // published takes in a commit, and expects the rows of the store right behind it to be
 // exactly what the events and the silent changes of the commit say.
 func (t *timeline) published(b store.Batch, rows []store.Row) error {
+	removed := map[frames.ObjectRef]bool{}
 	for i := range b.Events {
 		e := &b.Events[i]
 		switch {
 		case e.Kind == frames.EventObjectRemoved:
+			removed[e.Object] = true
 			if err := t.add(e.Object, version{seq: e.Sequence}); err != nil {
 				return err
 			}
@@ -90,7 +98,7 @@ func (t *timeline) published(b store.Batch, rows []store.Row) error {
 	silent := map[frames.ObjectRef]bool{}
 	for _, s := range b.Silent {
 		silent[s.Ref] = true
-		if !s.Removed {
+		if !s.Removed || removed[s.Ref] {
 			continue
 		}
 		if s.Ref.Kind != frames.KindOperation && s.Ref.Kind != frames.KindAdmin {

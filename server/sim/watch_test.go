@@ -18,6 +18,7 @@ type watch struct {
 	acts    []string                          // what only the authority in force may do, since the last look
 	told    []told                            // results, since the last look
 	fault   error
+	gaps    int // since the last look
 }
 
 // told is an operation result that the coordinator put on the wire.
@@ -209,4 +210,5 @@ func (v *watch) gap(f *frames.Gap) {
 		v.failf("a GAP after delivery %d of event %d, and the last one was %d of %d", f.LastDelivery, f.LastEvent, s.delivery, s.event)
 	}
 	s.live, s.gapped = false, true
+	v.gaps++
 }

@@ -59,6 +59,9 @@ type world struct {
 	dropped    []*lineage // of disks that an older copy has replaced
 	backups    []backup
 	copies     int
+	calm       bool                        // faults are rare
+	ages       bool                        // weeks may pass
+	aged       map[frames.OperationID]bool // whose retention may have ended
 
 	asked map[frames.OperationID]*request
 	order []*request // asked, in order
@@ -80,18 +83,21 @@ type seen struct {
 	results                  int // that were put on the network
 	views                    int // that were held against what was there
 	losses                   int // of history, that clients were told of
+	gaps                     int // of subscriptions
+	retired                  int // results that became tombstones or went
 	checked, unchecked       int // histories of objectives
 }
 
 func (s *seen) add(o *seen) {
 	s.acked, s.crashes, s.restores = s.acked+o.acked, s.crashes+o.crashes, s.restores+o.restores
 	s.results, s.views, s.losses = s.results+o.results, s.views+o.views, s.losses+o.losses
+	s.gaps, s.retired = s.gaps+o.gaps, s.retired+o.retired
 	s.checked, s.unchecked = s.checked+o.checked, s.unchecked+o.unchecked
 }
 
 func (s *seen) String() string {
-	return fmt.Sprintf("%d results acknowledged, %d of them on the network, over %d crashes and %d older copies put back; %d exact views held, %d losses of history told; %d histories linearizable, %d too hard to tell",
-		s.acked, s.results, s.crashes, s.restores, s.views, s.losses, s.checked-s.unchecked, s.unchecked)
+	return fmt.Sprintf("%d results acknowledged, %d of them on the network, and %d retired, over %d crashes and %d older copies put back; %d exact views held, %d gaps and %d losses of history told; %d histories linearizable, %d too hard to tell",
+		s.acked, s.results, s.retired, s.crashes, s.restores, s.views, s.gaps, s.losses, s.checked-s.unchecked, s.unchecked)
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -99,11 +105,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 		dir: tempDir(t), rng: rand.New(rand.NewPCG(seed, 77)), bytes: newSource(seed),
 		base: clock.NewManual(start), asked: map[frames.OperationID]*request{}, steady: seed%2 == 1,
 		lease: []uint16{6, 6, 12, 24}[seed/2%4], lineages: map[frames.ActivationSequence]*lineage{},
+		calm: seed%3 == 0, ages: seed%5 == 1, aged: map[frames.OperationID]bool{},
 	}
 	w.net = &network{w: w, sum: fnv.New64a()}
 	w.authority = handshake.NewKey([32]byte{77})
 	w.limits()
-	w.instants = &instants{base: w.base, used: map[time.Duration]bool{}, lanes: map[string]int64{}}
+	w.instants = &instants{base: w.base, used: map[time.Duration]bool{}, lanes: map[string]int64{}, taken: map[int64]bool{}}
 	w.witnessClock = w.machine()
 	w.witnessDir = filepath.Join(w.dir, "witness")
 	must(t, os.Mkdir(w.witnessDir, 0o700))
