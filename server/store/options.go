@@ -151,7 +151,7 @@ type Event struct {
 	frames.ReplayEvent
 	// Principal is the originating principal when the object is an OPERATION.
 	Principal frames.KeyID
-	// Class is the kind of the object.
+	// Class is the kind of the object, with ClassRemoved when it is removed.
 	Class frames.ObjectKind
 }
 

@@ -29,7 +29,7 @@ type Replay struct {
 // An IndexedEvent is what is known of an event without its image.
 type IndexedEvent struct {
 	Sequence frames.EventSequence
-	// Class is the kind of the object, and Principal the originating principal when that is
+	// Class is that of the event, and Principal the originating principal when that is
 	// OPERATION: what visibility depends on.
 	Class     frames.ObjectKind
 	Principal frames.KeyID

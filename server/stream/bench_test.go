@@ -2,9 +2,9 @@ package stream
 
 import (
 	"bytes"
-	"encoding/binary"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"io"
 	"strings"
