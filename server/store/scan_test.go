@@ -165,7 +165,10 @@ func TestRemovalsHaveTheirOwnClass(t *testing.T) {
 		r, err := b.s.Replay(0, 2)
 		require.NoError(t, err)
 		var asked []frames.ObjectKind
-		events, done, err := r.Page(0, func(k frames.ObjectKind, _ frames.KeyID) bool { asked = append(asked, k); return k != frames.KindObjective }, 10, 1<<20)
+		events, done, err := r.Page(0, func(k frames.ObjectKind, _ frames.KeyID) bool {
+			asked = append(asked, k)
+			return k != frames.KindObjective
+		}, 10, 1<<20)
 		require.NoError(t, err)
 		require.True(t, done)
 		require.Equal(t, batch.Events, events)
