@@ -388,6 +388,11 @@ func TestReadsOfOneConnectionAreBounded(t *testing.T) {
 	for range maxReads {
 		require.ErrorIs(t, <-results, context.Canceled)
 	}
+	reader := s.dial(readerKey, coordA, ScopeOutput)
+	for range maxReads + 1 { // one after the other each gives its place back, refused or not
+		require.NoError(t, reader.ReadOutput(t.Context(), r.id, 0, 0, false, func(uint64, []byte) error { return nil }))
+		requireCode(t, frames.CodeNotFound, reader.ReadOutput(t.Context(), newID[frames.BindingID](t), 0, 0, false, nil))
+	}
 }
 
 // Many windows in a row lose and repeat nothing.

@@ -158,6 +158,7 @@ type inbox struct {
 	lists    int
 	facts    []frames.TerminalSourceFact
 	ends     map[frames.BindingID]uint64
+	gate     chan struct{} // not nil: each fact waits until it is closed
 }
 
 func (b *inbox) snapshot() (facts []frames.TerminalSourceFact, ends map[frames.BindingID]uint64) {
@@ -204,6 +205,12 @@ func (s *station) dial(key *handshake.Key, c frames.CoordinatorID, scope uint64)
 			in.bindings, in.lists = append(in.bindings, ids...), in.lists+1
 		},
 		OnFact: func(f *frames.TerminalSourceFact) {
+			in.mu.Lock()
+			gate := in.gate
+			in.mu.Unlock()
+			if gate != nil {
+				<-gate
+			}
 			in.mu.Lock()
 			defer in.mu.Unlock()
 			in.facts = append(in.facts, *f)
