@@ -2,6 +2,7 @@ package codec
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"slices"
 	"unicode/utf8"
@@ -37,13 +38,26 @@ type Body struct {
 
 	image Image // of the field that is being walked; a value walks one field at a time
 
-	known    [maxKnown + 1][]byte // decode: values by id, nil when absent
-	given    uint32               // decode: bit per known id that is there
-	walked   uint32               // decode: bit per known id that the layout asked for
-	unknown  []Field              // decode: fields above maxKnown
-	unsorted bool                 // decode: some id did not increase
-	kept     bool                 // decode: unknown fields were handed over, or refused
+	in       []byte             // decode: the body
+	known    [maxKnown + 1]span // decode: where the values of given ids lie in it
+	given    uint32             // decode: bit per known id that is there
+	walked   uint32             // decode: bit per known id that the layout asked for
+	unknown  []Field            // decode: fields above maxKnown
+	unsorted bool               // decode: some id did not increase
 }
+
+// A span is a part of the body that is being decoded. It holds no pointer, so that a walker
+// that is used again need not forget it.
+type span struct{ from, to uint32 }
+
+// value is the value of a known id that is given. It has no spare capacity.
+func (b *Body) value(id int) []byte {
+	s := b.known[id]
+	return b.in[s.from:s.to:s.to]
+}
+
+// has reports whether a known id is given.
+func (b *Body) has(id int) bool { return b.given&(1<<id) != 0 }
 
 // Decoding says which way the walk goes, for the few checks that only one side can make.
 func (b *Body) Decoding() bool { return !b.enc }
@@ -67,6 +81,10 @@ func (b *Body) Check(ok bool, id int, cause error) {
 
 // parse splits body into fields. Values alias body.
 func (b *Body) parse(body []byte) error {
+	if uint64(len(body)) > math.MaxUint32 {
+		return &Error{Cause: ErrOverCap} // no frame comes near
+	}
+	b.in = body
 	last := uint64(0)
 	for n := 0; len(body) > 0; n++ {
 		if n == maxFields {
@@ -82,11 +100,12 @@ func (b *Body) parse(body []byte) error {
 		}
 		last = uint64(f.ID)
 		if f.ID <= maxKnown {
-			if b.given&(1<<f.ID) != 0 {
+			if b.has(int(f.ID)) {
 				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
 			}
 			b.given |= 1 << f.ID
-			b.known[f.ID] = f.Value
+			end := uint32(len(b.in) - len(rest))
+			b.known[f.ID] = span{end - uint32(len(f.Value)), end}
 			continue
 		}
 		for i := range b.unknown {
@@ -101,6 +120,11 @@ func (b *Body) parse(body []byte) error {
 
 // readField reads one field. Its value is never nil and has no spare capacity.
 func readField(body []byte) (Field, []byte, error) {
+	// Nearly every field: an id and a length of one byte each.
+	if len(body) >= 3 && body[0]-1 < 0x7f && body[1] == wireBytes && body[2] < 0x80 && int(body[2]) <= len(body)-3 {
+		n := 3 + int(body[2])
+		return Field{ID: uint32(body[0]), Value: body[3:n:n]}, body[n:], nil
+	}
 	id, rest, err := readVarint(body)
 	if err != nil {
 		return Field{}, nil, &Error{Cause: err}
@@ -142,8 +166,10 @@ func (b *Body) take(id int) ([]byte, bool) {
 	if !b.walk(id) {
 		return nil, false
 	}
-	v := b.known[id]
-	return v, v != nil
+	if !b.has(id) {
+		return nil, false
+	}
+	return b.value(id), true
 }
 
 // need is take for a required field.
@@ -161,6 +187,10 @@ func (b *Body) header(id, n int) bool {
 		return false
 	}
 	b.fields++
+	if n < 0x80 && id < 0x80 {
+		b.out = append(b.out, byte(id), wireBytes, byte(n))
+		return true
+	}
 	b.out = AppendVarint(b.out, uint64(id))
 	b.out = append(b.out, wireBytes)
 	b.out = AppendVarint(b.out, uint64(n))
@@ -173,7 +203,6 @@ func (b *Body) Strict() {
 	if b.enc {
 		return
 	}
-	b.kept = true
 	b.Check(!b.unsorted, 0, ErrOrder)
 	if len(b.unknown) > 0 {
 		b.Fail(int(b.unknown[0].ID), ErrUnknownField)
@@ -193,7 +222,6 @@ func (b *Body) Unknown(fields *[]Field) {
 		b.appendUnknown(*fields)
 		return
 	}
-	b.kept = true
 	*fields = nil
 	extra := b.given &^ b.walked
 	if extra == 0 && len(b.unknown) == 0 {
@@ -202,7 +230,7 @@ func (b *Body) Unknown(fields *[]Field) {
 	var out []Field
 	for ; extra != 0; extra &= extra - 1 {
 		id := bits.TrailingZeros32(extra)
-		out = append(out, Field{ID: uint32(id), Value: b.known[id]})
+		out = append(out, Field{ID: uint32(id), Value: b.value(id)})
 	}
 	out = append(out, b.unknown...)
 	slices.SortFunc(out, func(x, y Field) int { return int(int64(x.ID) - int64(y.ID)) })
@@ -319,7 +347,7 @@ func present[T any](b *Body, id int, v **T) bool {
 	if b.enc {
 		return *v != nil
 	}
-	if b.known[id] == nil {
+	if !b.has(id) {
 		b.walk(id)
 		*v = nil
 		return false
@@ -417,7 +445,7 @@ func absent(b *Body, id int, empty bool) bool {
 	if b.enc {
 		return empty
 	}
-	if b.known[id] == nil {
+	if !b.has(id) {
 		b.walk(id)
 		return true
 	}

@@ -1,9 +1,6 @@
 package codec
 
-import (
-	"math/bits"
-	"sync"
-)
+import "sync"
 
 const (
 	// roomy is how much room a destination must have for an encoding to go straight into
@@ -22,15 +19,16 @@ func takeBody() *Body { return bodies.Get().(*Body) }
 
 // give returns the walker. Nothing of what it walked stays in it but room for staging.
 func (b *Body) give() {
-	for left := b.given; left != 0; left &= left - 1 {
-		b.known[bits.TrailingZeros32(left)] = nil
+	if len(b.unknown) > 0 {
+		clear(b.unknown)
+		b.unknown = b.unknown[:0]
 	}
-	known, unknown, stage := b.known, b.unknown, b.stage[:0]
-	clear(unknown)
-	if cap(stage) > maxStage {
-		stage = nil
+	if cap(b.stage) > maxStage {
+		b.stage = nil
 	}
-	*b = Body{known: known, unknown: unknown[:0], stage: stage}
+	b.enc, b.staged, b.unsorted = false, false, false
+	b.last, b.fields, b.given, b.walked = 0, 0, 0, 0
+	b.err, b.in, b.out, b.image = nil, nil, nil, Image{}
 	bodies.Put(b)
 }
 

@@ -48,11 +48,14 @@ func fan(over transport, n int) func(context.Context, *measure.Env) error {
 			return err
 		}
 		defer r.stop()
-		return r.fan(ctx, e, over, fmt.Sprintf("%s%d", over.name, n), n, quotas)
+		return r.fan(ctx, e, over, fmt.Sprintf("%s%d", over.name, n), n, quotas, e.FanBoth)
 	}
 }
 
-func (r *rig) fan(ctx context.Context, e *measure.Env, over transport, name string, n int, quotas map[string]int) error {
+// A fanLoad publishes to subscribers: [measure.Env.FanBoth], or a part of it.
+type fanLoad func(ctx context.Context, name string, subs []*measure.Subscriber, pid int, publish func(int, []byte) error) error
+
+func (r *rig) fan(ctx context.Context, e *measure.Env, over transport, name string, n int, quotas map[string]int, load fanLoad) error {
 	publishers, closePublishers, err := r.dialAll(ctx, r.unix, writers, client.Options{})
 	if err != nil {
 		return err
@@ -69,7 +72,7 @@ func (r *rig) fan(ctx context.Context, e *measure.Env, over transport, name stri
 	defer audience.stop()
 	ws := newWorkers(publishers, 64)
 	var next atomic.Uint64
-	err = e.FanBoth(ctx, name, audience.subs, r.pid(), func(w int, event []byte) error {
+	err = load(ctx, name, audience.subs, r.pid(), func(w int, event []byte) error {
 		worker := ws[w]
 		worker.objective = objectives[next.Add(1)%fanObjectives]
 		return worker.update(ctx, event)

@@ -42,7 +42,7 @@ func growth(ctx context.Context, e *measure.Env, at float64) error {
 	if err := r.commands(ctx, &measured, r.unix, "growth.command", 64, 5); err != nil {
 		return err
 	}
-	if err := r.fan(ctx, &measured, overUnix, "growth.fan", growthFan, quotas); err != nil {
+	if err := r.fan(ctx, &measured, overUnix, "growth.fan", growthFan, quotas, measured.FanBoth); err != nil {
 		return err
 	}
 	for range 3 {

@@ -29,7 +29,12 @@ func Profiles(dir string) []measure.Part {
 	}
 	fanOf := func(over transport, n int) func(context.Context, *measure.Env, *rig) error {
 		return func(ctx context.Context, e *measure.Env, r *rig) error {
-			return r.fan(ctx, e, over, fmt.Sprintf("profiled.fan%d", n), n, fanQuotas(n))
+			busy := func(ctx context.Context, name string, subs []*measure.Subscriber, pid int, publish func(int, []byte) error) error {
+				return e.Fan(ctx, measure.Fan{
+					Name: name, Subs: subs, Reps: 1, InFlight: 64, Window: e.Window(750), Drain: 10 * time.Second, PID: pid, Publish: publish,
+				})
+			}
+			return r.fan(ctx, e, over, fmt.Sprintf("profiled.fan%d.f64", n), n, fanQuotas(n), busy)
 		}
 	}
 	loads := []struct {
