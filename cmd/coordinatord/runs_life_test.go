@@ -176,6 +176,36 @@ func TestD34_RejectedSpawns(t *testing.T) {
 	}
 }
 
+// A document larger than the connection carries is refused before it is decided on: nothing is
+// recorded, the operation id stays free, and other connections do not notice.
+func TestD18_AHugeEnvironmentIsRefused(t *testing.T) {
+	t.Parallel()
+	r := withOwner(t)
+	r.serve().ready()
+	c := r.dial()
+	defer c.Close()
+	for size, said := range map[int]string{
+		129 << 10: "MALFORMED_MESSAGE: START_RUN: payload is over the selected limit", // by the coordinator
+		255 << 10: "not sent: FRAME_TOO_LARGE",                                        // by the client, which cannot encode much more
+	} {
+		big := r.dial()
+		s := r.startWith(big, map[string]any{"argv": []string{"/bin/true"}, "env": map[string]string{"A": strings.Repeat("x", size)}})
+		_, err := big.Command(t.Context(), s.cmd)
+		require.ErrorContains(t, err, said)
+		got, err := c.Lookup(t.Context(), s.op)
+		require.NoError(t, err)
+		require.Equal(t, frames.OperationUnknown, got.State)
+		require.NotContains(t, r.records(c), ref(frames.KindRun, s.RunID))
+		big.Close() //nolint:errcheck // it has failed
+
+		s.ExecutorDocument = []byte(`{"argv":["/bin/true"]}`)
+		s.cmd, err = client.NewCommand(s.op, frames.CommandStartRun, &s.StartRun)
+		require.NoError(t, err)
+		r.send(c, s.cmd)
+		require.Equal(t, frames.RunCompleted, r.ended(c, s).State, "under the same operation id")
+	}
+}
+
 // families is what a connection with these scopes and capabilities is shown of one finished
 // run, by snapshot and by replay, as kinds of objects and of events.
 func (r *ownerRig) families(caps frames.Capability, scope frames.Scope) (records map[frames.ObjectKind]bool, events map[string]bool) {
