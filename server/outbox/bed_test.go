@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,10 +31,27 @@ var (
 	ownerPin    = frames.Fingerprint{0xaa}
 )
 
-// quick is a clock whose timers are due at once, so that nobody waits between two dials.
-type quick struct{ clock.Clock }
+// quick is a clock whose timers are due at once, so that nobody waits between two dials. It
+// remembers how long they would have been.
+type quick struct {
+	clock.Clock
+	mu    *sync.Mutex
+	rests *[]time.Duration // guarded by mu
+}
 
-func (q quick) NewTimer(time.Duration) clock.Timer { return q.Clock.NewTimer(0) }
+func (q quick) NewTimer(d time.Duration) clock.Timer {
+	q.mu.Lock()
+	*q.rests = append(*q.rests, d)
+	q.mu.Unlock()
+	return q.Clock.NewTimer(0)
+}
+
+// rested is how long the outbox has rested so far, rest by rest.
+func (b *bed) rested() []time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.rests)
+}
 
 // fence is a fence that a test closes.
 type fence struct {
@@ -111,6 +129,7 @@ type bed struct {
 	sendable  map[frames.EffectAttemptID]bool // guarded by mu: DISPATCHED is durable
 	facts     []frames.TerminalSourceFact     // guarded by mu: published ones of this start
 	ops       byte
+	rests     []time.Duration // guarded by mu: between two dials
 }
 
 func newBed(t testing.TB) *bed {
@@ -134,13 +153,13 @@ func (b *bed) start() {
 	require.NoError(b.t, err)
 	b.activation++
 	b.fence = newFence(b.activation)
-	clk := quick{clock.System()}
+	clk := quick{clock.System(), &b.mu, &b.rests}
 	owners := b.owners
 	if owners == nil {
 		owners = []Owner{{Name: "scripted", Fingerprint: ownerPin, Dial: b.owner.dial}}
 	}
 	lazy := &lazyOwners{}
-	b.writer = commit.New(commit.Options{Store: b.store, Fence: b.fence, Clock: clk, Rand: rand.Reader, Owners: lazy, Publish: func(batch store.Batch) {
+	b.writer = commit.New(commit.Options{Store: b.store, Fence: b.fence, Clock: clock.System(), Rand: rand.Reader, Owners: lazy, Publish: func(batch store.Batch) {
 		b.publish(batch)
 		b.outbox.Publish(batch)
 	}})

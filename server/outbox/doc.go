@@ -33,6 +33,8 @@ const (
 	factChanges = 256
 	// effectWorkers bounds the attempts of one link that wait for the owner's answer.
 	effectWorkers = 64
+	// maxReported bounds the bindings that an owner has reported and nobody has judged yet.
+	maxReported = 1 << 20
 	// openWorkers bounds the bindings that are opened at once.
 	openWorkers = 16
 

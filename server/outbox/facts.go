@@ -48,13 +48,27 @@ func newInbox() inbox {
 	return inbox{streams: make(map[frames.BindingID]*stream), dirty: make(map[frames.BindingID]struct{})}
 }
 
-var errOverCredit = errors.New("the owner sent facts without credit")
+// Causes of a link's end that are the owner's fault.
+var (
+	errOverCredit = errors.New("the owner sent facts without credit")
+	errOverReport = errors.New("the owner reported more bindings than can be")
+)
 
+// onBindings also tells that the owner has taken the authority.
 func (s *session) onBindings(ids []frames.BindingID) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.inbox.reported = append(s.inbox.reported, ids...)
+	first, inc := !s.accepted, s.inc
+	s.accepted = true
+	if len(s.inbox.reported)+len(ids) > maxReported {
+		s.inbox.broken = errOverReport
+	} else {
+		s.inbox.reported = append(s.inbox.reported, ids...)
+	}
+	s.mu.Unlock()
 	signal(s.p.factWake)
+	if first {
+		s.p.log.Info("owner link up", "incarnation", inc)
+	}
 }
 
 func (s *session) onFact(f *frames.TerminalSourceFact) {
@@ -90,16 +104,15 @@ func (s *session) onFactsEnd(id frames.BindingID, _ uint64) {
 // acknowledges what is durable. It alone sends on the link what concerns facts, but for the
 // openings.
 func (s *session) runFacts(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		opening := new(errgroup.Group)
-		opening.SetLimit(openWorkers)
-		err := s.pumpFacts(ctx, func(id frames.BindingID, inc frames.IncarnationID) {
-			opening.Go(func() error { return s.open(ctx, id, inc) })
-		})
-		return errors.Join(err, opening.Wait())
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	opening := new(errgroup.Group)
+	opening.SetLimit(openWorkers)
+	err := s.pumpFacts(ctx, func(id frames.BindingID, inc frames.IncarnationID) {
+		opening.Go(func() error { s.open(ctx, id, inc); return nil })
 	})
-	return g.Wait()
+	cancel() // an opening may wait for a reply that never comes
+	return errors.Join(err, opening.Wait())
 }
 
 func (s *session) pumpFacts(ctx context.Context, open func(frames.BindingID, frames.IncarnationID)) error {
@@ -127,15 +140,13 @@ func (s *session) pumpFacts(ctx context.Context, open func(frames.BindingID, fra
 
 // open asks for the facts of an active binding behind the last admitted one. An error ends the
 // link through the wake of the pump.
-func (s *session) open(ctx context.Context, id frames.BindingID, inc frames.IncarnationID) error {
-	err := s.openStream(ctx, id, inc)
-	if err != nil {
+func (s *session) open(ctx context.Context, id frames.BindingID, inc frames.IncarnationID) {
+	if err := s.openStream(ctx, id, inc); err != nil {
 		s.mu.Lock()
 		s.inbox.broken = err
 		s.mu.Unlock()
 		signal(s.p.factWake)
 	}
-	return nil
 }
 
 func (s *session) openStream(ctx context.Context, id frames.BindingID, inc frames.IncarnationID) error {

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -349,4 +350,66 @@ func TestFactsWithoutCreditEndTheLink(t *testing.T) {
 	<-l.done
 	b.until("it is dialled again", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
 	require.Equal(t, frames.StateActive, b.binding(7).State)
+}
+
+// A READY effect whose owner has another incarnation by then is looked up there and not sent: it
+// names the one that is gone [D-31].
+func TestD31_ReadyAtAFormerIncarnationIsLookedUp(t *testing.T) {
+	b := newBed(t)
+	op := b.diesReady()
+	b.owner.restart()
+	b.restart()
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, "REJECTED/NOT_FOUND", b.result(op))
+	require.Contains(t, b.owner.requests(), "get")
+	require.NotContains(t, b.owner.requests(), "dispatch")
+}
+
+// An owner that refuses the authority is dialled more and more rarely, and as quickly as ever
+// once it has taken it again. Each rest is a random half of its full length.
+func TestRefusingOwnerIsDialledRarely(t *testing.T) {
+	b := newBed(t)
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	b.owner.mu.Lock()
+	b.owner.refuses = true
+	b.owner.cutLocked()
+	b.owner.mu.Unlock()
+	before := len(b.rested())
+	b.until("it rests for long", func() bool { return len(b.rested()) >= before+12 })
+	for i, d := range b.rested()[before:][:12] {
+		full := min(firstRedial<<max(0, i-1), lastRedial) // the first rests may be of the link that was up
+		require.LessOrEqual(t, d, lastRedial)
+		require.GreaterOrEqual(t, d, full/2, "rest %d", i)
+	}
+	b.owner.mu.Lock()
+	b.owner.refuses = false
+	b.owner.mu.Unlock()
+	b.until("the link is up", func() bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return len(b.owner.lines) > 0 && b.owner.lines[len(b.owner.lines)-1].told
+	})
+	before = len(b.rested())
+	b.owner.cut()
+	b.until("it is dialled again", func() bool { return len(b.rested()) > before })
+	require.LessOrEqual(t, b.rested()[before], firstRedial)
+}
+
+// An owner that owes the reply to an opening keeps no link that is over.
+func TestStalledOpeningEndsWithItsLink(t *testing.T) {
+	b := newBed(t)
+	b.owner.mu.Lock()
+	b.owner.stalls = true
+	b.owner.mu.Unlock()
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" })
+	b.until("the opening waits", func() bool { return slices.Contains(b.owner.requests(), "open") })
+	b.owner.mu.Lock()
+	l := b.owner.lines[0]
+	l.out <- func() { l.h.Bindings(make([]frames.BindingID, maxReported+1)) } // nothing but a breach
+	b.owner.stalls = false
+	b.owner.mu.Unlock()
+	<-l.done
+	b.until("its facts come over the next link", func() bool { return b.durable(frames.BindingID{7}) == 1 })
 }

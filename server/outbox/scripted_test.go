@@ -26,6 +26,8 @@ type scripted struct {
 
 	mu       sync.Mutex
 	down     bool                                                 // guarded by mu: nobody answers
+	refuses  bool                                                 // guarded by mu: AUTHORITY ends the link
+	stalls   bool                                                 // guarded by mu: OPEN_FACTS has no reply
 	inc      frames.IncarnationID                                 // guarded by mu
 	lines    []*line                                              // guarded by mu
 	journal  map[frames.EffectAttemptID]*entry                    // guarded by mu
@@ -192,6 +194,7 @@ type line struct {
 
 	streams map[frames.BindingID]*flow // guarded by o.mu
 	proved  bool                       // guarded by o.mu: AUTHORITY was shown
+	told    bool                       // guarded by o.mu: BINDINGS have come
 }
 
 type flow struct {
@@ -257,6 +260,10 @@ func (l *line) Authority(_ context.Context, cert frames.Certificate) error {
 	l.o.mu.Lock()
 	defer l.o.mu.Unlock()
 	l.o.shown = append(l.o.shown, cert)
+	if l.o.refuses {
+		l.end(&owner.RefusedError{Code: frames.CodeStaleAuthority})
+		return nil // it has no reply
+	}
 	if l.proved {
 		return nil
 	}
@@ -267,7 +274,12 @@ func (l *line) Authority(_ context.Context, cert frames.Certificate) error {
 			ids = append(ids, id)
 		}
 	}
-	l.out <- func() { l.h.Bindings(ids) }
+	l.out <- func() {
+		l.h.Bindings(ids)
+		l.o.mu.Lock()
+		l.told = true
+		l.o.mu.Unlock()
+	}
 	return nil
 }
 
@@ -354,9 +366,20 @@ func (l *line) GetEffect(_ context.Context, _ frames.AuthorityGuard, id frames.E
 	return r, l.Err()
 }
 
-func (l *line) OpenFacts(_ context.Context, _ frames.AuthorityGuard, id frames.BindingID, after uint64, credit uint32) error {
+func (l *line) OpenFacts(ctx context.Context, _ frames.AuthorityGuard, id frames.BindingID, after uint64, credit uint32) error {
 	if err := l.ask("open"); err != nil {
 		return err
+	}
+	l.o.mu.Lock()
+	stalls := l.o.stalls
+	l.o.mu.Unlock()
+	if stalls {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.done:
+			return l.err
+		}
 	}
 	l.o.mu.Lock()
 	defer l.o.mu.Unlock()

@@ -20,32 +20,44 @@ var errLinkEnded = errors.New("the link ended")
 type session struct {
 	p    *peer
 	link Link
-	inc  frames.IncarnationID
+	inc  frames.IncarnationID // constant once the link is up
 
-	mu      sync.Mutex
-	inbox   inbox                           // guarded by mu
-	working map[frames.EffectAttemptID]bool // guarded by mu: attempts that a worker has
+	mu       sync.Mutex
+	accepted bool                            // guarded by mu: the owner has taken the authority
+	inbox    inbox                           // guarded by mu
+	working  map[frames.EffectAttemptID]bool // guarded by mu: attempts that a worker has
 }
 
-// session makes one link and serves it. up says that it came as far as the owner's proof.
+// session makes one link and serves it. up says that the owner had taken the authority: one
+// that refuses it, or ends the link before, is not dialled again at once.
 func (p *peer) session(ctx context.Context) (up bool, err error) {
 	s := &session{p: p, inbox: newInbox(), working: make(map[frames.EffectAttemptID]bool)}
+	err = s.serve(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepted, err
+}
+
+// serve is the life of one link.
+func (s *session) serve(ctx context.Context) (err error) {
+	p := s.p
 	s.link, err = p.own.Dial(ctx, Handlers{Bindings: s.onBindings, Fact: s.onFact, FactsEnd: s.onFactsEnd})
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer s.link.Close() //nolint:errcheck // it is over
+	s.mu.Lock()          // the link's reader may be in onBindings
 	s.inc = s.link.Incarnation()
+	s.mu.Unlock()
 	if err := s.mayAct(ctx); err != nil {
-		return true, err
+		return err
 	}
 	shown := p.b.o.Fence.Current()
 	if err := s.link.Authority(ctx, shown); err != nil {
-		return true, err
+		return err
 	}
 	p.connect(s.link)
 	defer p.disconnect()
-	p.log.Info("owner link up", "incarnation", s.inc)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.renew(ctx, shown) })
@@ -59,7 +71,7 @@ func (p *peer) session(ctx context.Context) (up bool, err error) {
 			return ctx.Err()
 		}
 	})
-	return true, g.Wait()
+	return g.Wait()
 }
 
 // renew shows the owner every renewed certificate, before the old one ends [D-49].
