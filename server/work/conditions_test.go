@@ -111,3 +111,23 @@ func TestAnOwnersMessageIsCutToText(t *testing.T) {
 		}
 	}
 }
+
+// [D-22]: what became of input and signals is recorded and sealed, and does nothing else; it is
+// no sign of life either, so that what was blocked stays open.
+func TestD22_ResultsOnlyRecord(t *testing.T) {
+	s := withRuns(t)
+	s.running(7)
+	s.admit(attention(t, 7, 1, frames.AttentionBlocked))
+	s.events = nil
+	require.Equal(t, []Verdict{FactAdmitted, FactAdmitted, FactAdmitted}, s.admit(
+		fact(t, 7, 2, frames.FactSignalResult, &frames.SignalResult{Attempt: frames.EffectAttemptID{1}, Outcome: frames.OutcomeRejected}),
+		fact(t, 7, 3, frames.FactInputResult, &frames.InputResult{Attempt: frames.EffectAttemptID{2}, Outcome: frames.OutcomeUnknown}),
+		fact(t, 7, 4, frames.FactOpened, &frames.Opened{})))
+	require.Equal(t, []string{"SOURCE_FACT_ADMITTED", "SOURCE_FACT_ADMITTED", "SOURCE_FACT_ADMITTED"}, s.seen())
+	require.Equal(t, map[string]int{"1/Open": 1}, s.signalsOf(7))
+	require.Equal(t, frames.RunRunning, s.runState(7))
+	s.admit(exit(t, 7, 5, 0))
+	require.Equal(t, map[string]int{"1/Resolved": 1}, s.signalsOf(7), "CLOSED resolves it")
+	s.evidence(7, 0, exit(t, 7, 5, 0))
+	s.settled()
+}
