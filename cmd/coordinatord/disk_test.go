@@ -42,10 +42,10 @@ func (r *rig) prepared(size int64) {
 	}, waitFor, tick)
 }
 
-// TestC12_LowDisk fills the file system of a whole coordinator, owner and witness up to the
+// TestLowDisk fills the file system of a whole coordinator, owner and witness up to the
 // reserve. New work is refused; what is read, cancelled or reported goes on, over a restart
 // too; and new work is taken once there is room, without one.
-func TestC12_LowDisk(t *testing.T) {
+func TestLowDisk(t *testing.T) {
 	disk := smallDisk(t, "240m")
 	t.Setenv("TMPDIR", disk) // where newRig makes everything
 	r := withOwner(t)

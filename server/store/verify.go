@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	bolt "go.etcd.io/bbolt"
+
+	"coordinator/frames"
 )
 
 // CheckFile checks every page and every value of the state.db at path without changing
@@ -18,6 +20,9 @@ func CheckFile(path string) error {
 		return err
 	}
 	err = h.checkPages()
+	if err == nil {
+		err = h.checkElements()
+	}
 	if err == nil {
 		err = h.checkValues()
 	}
@@ -84,8 +89,50 @@ func Verify(dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	_, err = newStore(dir, o, h).loadFiles(segs)
+	s := newStore(dir, o, h)
+	if _, err = s.loadFiles(segs); err == nil {
+		o.Progress("counting the rows")
+		err = s.recount()
+	}
 	return errors.Join(err, h.close())
+}
+
+// recount compares the rows that a reader would see with the counts that it would be told.
+func (s *Store) recount() error {
+	s.publish()
+	c := s.Cut()
+	defer c.Close()
+	have, ops := make(map[frames.ObjectKind]uint64), make(map[frames.KeyID]uint64)
+	all := func(frames.ObjectKind, frames.KeyID) bool { return true }
+	for after, done := (Key{}), false; !done; {
+		var rows []Row
+		var err error
+		if rows, done, err = c.Page(after, all, pageRows); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			after = r.Key()
+			have[r.Record.Kind]++
+			if r.Record.Kind == frames.KindOperation {
+				ops[r.Principal]++
+			}
+		}
+	}
+	for kind, n := range s.mem.counts.kinds {
+		if have[kind] != n {
+			return corrupt(s.hist.path, -1, "the store has %d rows of kind %v and counts %d: rows are lost", have[kind], kind, n)
+		}
+		delete(have, kind)
+	}
+	if len(have) > 0 {
+		return corrupt(s.hist.path, -1, "the store has rows of a kind that it does not count")
+	}
+	for p, n := range ops {
+		if c.OperationsOf(p) != n {
+			return corrupt(s.hist.path, -1, "a principal has %d operations and the store counts %d", n, c.OperationsOf(p))
+		}
+	}
+	return nil
 }
 
 func exists(path string) bool {
