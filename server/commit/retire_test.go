@@ -127,6 +127,34 @@ func (b *bed) rows() map[frames.ObjectKind]int {
 	return n
 }
 
+// Commands that name new objects look for used ids among what was prefetched: none is decided
+// twice.
+func TestUsedIDsCostNoSecondDecision(t *testing.T) {
+	b := withOwner(t)
+	b.checkpoint()
+	for what, cmd := range map[string]*frames.CoordCommand{
+		"create": create(t, 50, 50, "{}"), "start": start(t, 51, 51), "update": update(t, 52, 1, "{}"),
+	} {
+		got := b.propose(cmd, alice)
+		_, err := b.writer.Step()
+		require.NoError(t, err)
+		require.False(t, none(got), what)
+		require.NoError(t, (<-got).err, what)
+	}
+	b.succeed(b.effects()[0].Attempt.ID)
+	b.checkpoint()
+	manifest := raw(t, 53, frames.CommandRegisterArtifactManifest,
+		&frames.RegisterArtifactManifest{ArtifactID: frames.ArtifactID{9}, Revision: 1, Schema: 1, Manifest: []byte("{}")})
+	manifest.Preconditions = []frames.Precondition{{
+		Object: frames.ObjectRef{Kind: frames.KindWorkSession, ID: id16[frames.ObjectID](51)}, Revision: 2,
+	}}
+	got := b.propose(manifest, alice)
+	_, err := b.writer.Step()
+	require.NoError(t, err)
+	require.False(t, none(got), "register, for a run that is live")
+	require.NoError(t, (<-got).err)
+}
+
 // An archive finds everything that only state.db has, however far it looks, and what it
 // removed is gone after a crash, with its ids used.
 func TestArchiveOfHistory(t *testing.T) {

@@ -260,7 +260,7 @@ func (*used) Image(i *codec.Image) { imgVersion(i) }
 // taken reports whether an id is that of an object which exists, or which did [D-54].
 func (t *txn) taken(ref frames.ObjectRef) (bool, error) {
 	_, found, err := t.Record(ref)
-	if err != nil || found {
+	if err != nil || found || !chosen(ref.Kind) {
 		return found, err
 	}
 	_, found, err = t.Record(usedRef(ref))
