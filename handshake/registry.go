@@ -171,6 +171,13 @@ func (r *Registry) admit(g *Grant) error {
 	return nil
 }
 
+// Grants is how many grants are under watch, for status output and tests.
+func (r *Registry) Grants() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.grants)
+}
+
 func (r *Registry) release(g *Grant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

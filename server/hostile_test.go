@@ -122,7 +122,9 @@ func TestC14_HostilePeers(t *testing.T) {
 			}
 		}
 	}
-	settled("nothing is held for them", func() bool { return equalUses(before, r.srv.Uses()) })
+	settled("nothing is held for them", func() bool {
+		return equalUses(before, r.srv.Uses()) && r.srv.streams.Open() == 0 && r.srv.registry.Grants() == 2*len(pairs)
+	})
 	settled("goroutines and descriptors are what they were", func() bool {
 		const comeAndGo = 4 // of the store
 		return runtime.NumGoroutine() <= goroutines+comeAndGo && countFiles(t) <= files+comeAndGo

@@ -46,7 +46,7 @@ func localRoom(o Options) (int, error) {
 	if have.Cur < kept+minLocal {
 		return 0, &DescriptorError{Have: have.Cur, Need: kept + minLocal}
 	}
-	want := o.Quotas[quota.OfServer][quota.Connections] + maxUnauthenticated
+	want := o.Quotas[quota.OfServer][quota.Connections] + maxUnauthenticated + 1 // which is closed at accept
 	if room := have.Cur - kept; room < want {
 		o.Logger.Warn("the limit of open files is below what the quotas admit; connections then wait to be accepted",
 			"limit", have.Cur, "needed", want+kept)

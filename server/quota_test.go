@@ -289,7 +289,9 @@ func TestC02_EveryEndReleases(t *testing.T) {
 					}
 				}
 				idle := r.srv.Uses()
-				free := func() bool { return equalUses(idle, r.srv.Uses()) }
+				free := func() bool {
+					return equalUses(idle, r.srv.Uses()) && r.srv.streams.Open() == 0 && r.srv.registry.Grants() == 1
+				}
 				undo := func() {
 					if h.undo != nil {
 						h.undo(r)

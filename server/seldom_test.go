@@ -56,7 +56,7 @@ func TestLimitsOfOpenFiles(t *testing.T) {
 	defer set(have.Cur)
 	var out bytes.Buffer
 	o := Options{Quotas: quota.Defaults(), Logger: slog.New(slog.NewTextHandler(&out, nil))}
-	wanted := int(o.Quotas[quota.OfServer][quota.Connections]) + maxUnauthenticated
+	wanted := int(o.Quotas[quota.OfServer][quota.Connections]) + maxUnauthenticated + 1
 
 	set(uint64(wanted) + reservedDescriptors)
 	room, err := localRoom(o)
