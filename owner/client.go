@@ -204,7 +204,7 @@ func (c *Client) Authority(ctx context.Context, cert frames.Certificate) error {
 // Dispatch sends one effect and waits for its outcome. It is sent once: after any error but a
 // *[RefusedError] the attempt must be looked up, never sent again.
 func (c *Client) Dispatch(ctx context.Context, guard frames.AuthorityGuard, a *frames.EffectAttempt) (Result, error) {
-	return c.effect(ctx, "dispatch", func(id frames.RequestID) frames.Frame {
+	return c.effect(ctx, "dispatch", a.ID, func(id frames.RequestID) frames.Frame {
 		return &DispatchEffect{RequestID: id, Guard: guard, Attempt: a.ID, OperationID: a.OperationID,
 			Kind: a.Kind, Target: a.Target, Digest: a.Digest, Payload: a.Payload}
 	})
@@ -213,18 +213,18 @@ func (c *Client) Dispatch(ctx context.Context, guard frames.AuthorityGuard, a *f
 // GetEffect asks what became of an attempt. [NeverSeen] is final: the owner refuses it from
 // then on.
 func (c *Client) GetEffect(ctx context.Context, guard frames.AuthorityGuard, id frames.EffectAttemptID, digest [32]byte) (Result, error) {
-	return c.effect(ctx, "get effect", func(r frames.RequestID) frames.Frame {
+	return c.effect(ctx, "get effect", id, func(r frames.RequestID) frames.Frame {
 		return &GetEffect{RequestID: r, Guard: guard, Attempt: id, Digest: digest}
 	})
 }
 
-func (c *Client) effect(ctx context.Context, op string, frame func(frames.RequestID) frames.Frame) (Result, error) {
+func (c *Client) effect(ctx context.Context, op string, attempt frames.EffectAttemptID, frame func(frames.RequestID) frames.Frame) (Result, error) {
 	f, err := c.call(ctx, frame)
 	if err != nil {
 		return Result{}, c.wrap(op, err)
 	}
 	r, ok := f.(*EffectResult)
-	if !ok {
+	if !ok || r.Attempt != attempt {
 		return Result{}, c.wrap(op, c.broken(errUnasked))
 	}
 	out := Result{Attempt: r.Attempt, State: r.State, HasResource: r.HasResource, Resource: r.Resource}
@@ -276,11 +276,11 @@ type request struct {
 func (c *Client) call(ctx context.Context, frame func(frames.RequestID) frames.Frame) (frames.Frame, error) {
 	id, r, err := c.begin(nil)
 	if err != nil {
-		return nil, err
+		return nil, noAnswer(err)
 	}
 	defer c.finish(id)
 	if err := c.send(ctx, frame(id)); err != nil {
-		return nil, err
+		return nil, noAnswer(err)
 	}
 	select {
 	case f := <-r.reply:
@@ -293,8 +293,18 @@ func (c *Client) call(ctx context.Context, frame func(frames.RequestID) frames.F
 	case f := <-r.reply:
 		return refusal(f)
 	default:
-		return nil, c.err
+		return nil, noAnswer(c.err)
 	}
+}
+
+// noAnswer is the error of a request whose connection has ended. What the owner said of the
+// connection, it has not said of the request.
+func noAnswer(err error) error {
+	var refused *RefusedError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("no answer: the connection ended: %v", err)
+	}
+	return err
 }
 
 // refusal tells an answer no from a reply.

@@ -267,6 +267,35 @@ func TestOwnerAnswers(t *testing.T) {
 	}
 }
 
+// What an owner refuses, and what that means. A dispatch that is refused is looked up: only the
+// owner can say for good that nothing was started.
+func TestOwnerRefusals(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		send, get frames.Code
+		want      string
+		looks     bool
+	}{
+		{"too many requests", frames.CodeResourceExhausted, 0, "REJECTED/INTERNAL", true},
+		{"no scope for it", frames.CodeScopeDenied, 0, "REJECTED/INTERNAL", true},
+		{"used by another coordinator", frames.CodeNotFound, frames.CodeNotFound, "INDETERMINATE/TARGET_OUTCOME_UNKNOWN", true},
+		{"another effect under this attempt", frames.CodeOperationConflict, 0, "INDETERMINATE/TARGET_DEDUPE_UNAVAILABLE", false},
+		{"another effect when looked up", frames.CodeResourceExhausted, frames.CodeOperationConflict, "INDETERMINATE/TARGET_DEDUPE_UNAVAILABLE", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBed(t)
+			b.owner.mu.Lock()
+			b.owner.noSend, b.owner.noGet = tt.send, tt.get
+			b.owner.mu.Unlock()
+			op := b.startRun(7)
+			b.until("it is answered", func() bool { return b.result(op) == tt.want })
+			require.Equal(t, tt.looks, slices.Contains(b.owner.requests(), "get"))
+			_, all := b.owner.starts()
+			require.Zero(t, all)
+		})
+	}
+}
+
 // [D-45]: the owner may give up what no run has, and must keep what one does.
 func TestD45_BindingsAreJudged(t *testing.T) {
 	b := newBed(t)

@@ -28,6 +28,8 @@ type scripted struct {
 	down     bool                                                 // guarded by mu: nobody answers
 	refuses  bool                                                 // guarded by mu: AUTHORITY ends the link
 	stalls   bool                                                 // guarded by mu: OPEN_FACTS has no reply
+	noSend   frames.Code                                          // guarded by mu: refuses DISPATCH_EFFECT, if not 0
+	noGet    frames.Code                                          // guarded by mu: refuses GET_EFFECT, if not 0
 	inc      frames.IncarnationID                                 // guarded by mu
 	lines    []*line                                              // guarded by mu
 	journal  map[frames.EffectAttemptID]*entry                    // guarded by mu
@@ -288,12 +290,21 @@ func (l *line) Dispatch(_ context.Context, _ frames.AuthorityGuard, a *frames.Ef
 		return owner.Result{}, err
 	}
 	require.True(l.o.t, l.o.bed.maySend(a.ID), "DISPATCHED is durable before the first byte leaves")
+	if code := l.o.refusal(&l.o.noSend); code != 0 {
+		return owner.Result{}, &owner.RefusedError{Code: code}
+	}
 	r, err := l.o.dispatch(a, l.inc)
 	l.o.step("dispatched")
 	if err == nil {
 		err = l.Err() // the reply does not come through
 	}
 	return r, err
+}
+
+func (o *scripted) refusal(code *frames.Code) frames.Code {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return *code
 }
 
 func (o *scripted) dispatch(a *frames.EffectAttempt, inc frames.IncarnationID) (owner.Result, error) {
@@ -350,6 +361,9 @@ func (o *scripted) dispatch(a *frames.EffectAttempt, inc frames.IncarnationID) (
 func (l *line) GetEffect(_ context.Context, _ frames.AuthorityGuard, id frames.EffectAttemptID, digest [32]byte) (owner.Result, error) {
 	if err := l.ask("get"); err != nil {
 		return owner.Result{}, err
+	}
+	if code := l.o.refusal(&l.o.noGet); code != 0 {
+		return owner.Result{}, &owner.RefusedError{Code: code}
 	}
 	l.o.mu.Lock()
 	e := l.o.journal[id]
