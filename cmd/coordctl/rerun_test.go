@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
 	"coordinator/client"
@@ -367,4 +370,37 @@ func TestRunWaitsForASlowReader(t *testing.T) {
 	leaving.out.writing.Store(true)
 	leaving.terminated <- syscall.SIGTERM
 	require.True(t, leaving.drain(0))
+}
+
+// TestRunOnATerminal runs on a terminal as people do: the command has its size and type, and what
+// is typed is this client's, Ctrl-C included.
+func TestRunOnATerminal(t *testing.T) {
+	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
+	cmd := exec.Command(filepath.Join(u.bin, "coordctl"), "--context", u.context(), "run", "--", "sh", "-c",
+		`stty size; echo "$TERM"; trap "exit 7" TERM; while :; do sleep 0.02; done`)
+	cmd.Env = append(os.Environ(), "TERM=vt220")
+	terminal, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 33, Cols: 101})
+	require.NoError(t, err)
+	shown, done := &safeBuffer{}, make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(shown, terminal) //nolint:errcheck // it ends with the terminal
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill() //nolint:errcheck // it may have ended
+		cmd.Wait()         //nolint:errcheck // likewise
+		terminal.Close()
+		<-done
+	})
+	eventually(t, "it runs", func() bool { return strings.Contains(shown.String(), "33 101\r\r\nvt220") })
+	ctrlC := func() {
+		_, err := terminal.Write([]byte{3})
+		require.NoError(t, err)
+	}
+	ctrlC()
+	eventually(t, "it asks", func() bool { return strings.Contains(shown.String(), "Ctrl-C again cancels it") })
+	ctrlC()
+	var exit *exec.ExitError
+	require.ErrorAs(t, cmd.Wait(), &exit)
+	require.Equal(t, 7, exit.ExitCode(), shown.String())
 }

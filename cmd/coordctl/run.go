@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -340,11 +341,17 @@ func (a *app) place(ctx context.Context, c *client.Context, o client.Owner, f ru
 	if err != nil {
 		return err
 	}
-	body.OwnerIncarnation, body.Group = link.Incarnation(), link.Groups()[0]
-	if f.has("group") {
-		body.Group = frames.GroupID(f.group)
+	groups := link.Groups()
+	body.OwnerIncarnation, body.Group = link.Incarnation(), groups[0]
+	if err := link.Close(); err != nil {
+		return err
 	}
-	return link.Close()
+	if f.has("group") {
+		if body.Group = frames.GroupID(f.group); !slices.Contains(groups, body.Group) {
+			return usage("--group is %d; owner %s serves %v", f.group, o.Name, groups)
+		}
+	}
+	return nil
 }
 
 // newRun draws the ids of a run.

@@ -174,8 +174,11 @@ func TestRunWithoutItsOwner(t *testing.T) {
 	r = u.ctl("run", "--owner", "nobody", "--", "true")
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.errout, `no owner "nobody"`)
-	r = u.ctl("run", "--group", "99", "--timeout", "1s", "--", "true")
-	require.NotEqual(t, 0, r.code)
+	objectives := u.ctl("get", "objective").out
+	r = u.ctl("run", "--group", "99", "--", "true")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.errout, "owner local serves [1]")
+	require.Equal(t, objectives, u.ctl("get", "objective").out, "nothing is created in vain")
 	for _, args := range [][]string{{"run"}, {"run", "--cwd", "here", "--", "true"}, {"run", "--env", "X", "--", "true"},
 		{"run", "--env", "A=1", "--env", "A=2", "--", "true"}, {"run", "--objective", "aabbcc", "--title", "x", "--", "true"},
 		{"end", "aabbccdd"}, {"artifact", "register"}, {"watch", "--signals", "run"}} {
