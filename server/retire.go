@@ -15,7 +15,7 @@ import (
 // often.
 const (
 	retireFirst = time.Second
-	retireEvery = 15 * time.Second
+	retireEvery = 5 * time.Second
 )
 
 // retire makes tombstones of results whose retention has ended, and prunes those, until ctx
