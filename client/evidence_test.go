@@ -114,6 +114,8 @@ func TestLedgerSeesWhatIsMissing(t *testing.T) {
 	}{
 		{"none", nil, false}, {"all", []uint64{1, 2, 3}, true}, {"the first", []uint64{2, 3}, false},
 		{"one between", []uint64{1, 3}, false}, {"one twice", []uint64{1, 1}, false},
+		{"one twice, which hides that one is left out", []uint64{1, 1, 3}, false}, {"two exchanged", []uint64{2, 1, 3}, false},
+		{"two exchanged behind the first", []uint64{1, 3, 2, 4}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := NewLedger(ledgerCoordinator, ledgerBinding)
@@ -139,6 +141,16 @@ func TestLedgerSeesWhatIsMissing(t *testing.T) {
 		bad.Payload = e.Payload[:cut]
 		require.ErrorIs(t, l.Take(&bad), errFactImage, "%d bytes", cut)
 	}
+	for _, at := range []int{0, 15} { // the binding that the image itself names
+		bad := *e
+		bad.Payload = bytes.Clone(e.Payload)
+		bad.Payload[at] ^= 1
+		require.ErrorIs(t, l.Take(&bad), errFactImage)
+	}
+	opened, _ := fact(t, 1, frames.FactOpened, &frames.Opened{})
+	opened.Payload = append(opened.Payload, 0) // behind what its length says
+	require.ErrorIs(t, l.Take(opened), errFactImage)
+	require.Zero(t, l.Facts, "nothing of it is in the seal")
 	e, _ = fact(t, 1, frames.FactOutputRange, &frames.OutputRange{First: 5, Last: 4, ByteCount: 0})
 	require.ErrorContains(t, l.Take(e), "OUTPUT_RANGE 5..4")
 }
