@@ -42,9 +42,15 @@ func (b *bed) checkpoint() {
 
 // ran starts run n beneath the objective 1 and lets it exit with a status, so that it leaves
 // evidence, and a signal unless the status is zero. Operation n starts it.
-func (b *bed) ran(n int, status int32) {
+func (b *bed) ran(n int, status int32) { b.ranBeneath(1, n, status) }
+
+func (b *bed) ranBeneath(objective, n int, status int32) {
 	b.t.Helper()
-	require.NoError(b.t, b.do(start(b.t, n, n), alice).err)
+	require.NoError(b.t, b.do(raw(b.t, n, frames.CommandStartRun, &frames.StartRun{
+		ObjectiveID: id16[frames.ObjectiveID](objective), RunID: id16[frames.RunID](n), WorkSessionID: id16[frames.WorkSessionID](n),
+		ExecutorSchema: 1, ExecutorDocument: []byte("{}"), PendingBindingID: id16[frames.PendingBindingID](n),
+		Owner: ownerPin, OwnerIncarnation: life, Group: 1,
+	}), alice).err)
 	b.succeedWith(b.effects()[0].Attempt.ID, n)
 	payload, err := codec.EncodeImage(nil, &frames.Closed{Known: true, Status: status})
 	require.NoError(b.t, err)
@@ -462,9 +468,10 @@ func TestLongLivedAuthorityStaysBounded(t *testing.T) {
 		const per = 20
 		for i := range per {
 			id := 10_000 + n*per + i
-			require.NoError(t, b.do(create(t, 3*id, id, "{}"), alice).err)
-			require.NoError(t, b.do(finish(t, 3*id+1, id), alice).err)
-			require.NoError(t, b.do(archive(t, 3*id+2, id), alice).err)
+			require.NoError(t, b.do(create(t, 4*id, id, "{}"), alice).err)
+			b.ranBeneath(id, 4*id+1, int32(i%2))
+			require.NoError(t, b.do(finish(t, 4*id+2, id), alice).err)
+			require.NoError(t, b.do(archive(t, 4*id+3, id), alice).err)
 		}
 		_, err := b.retire(now + month) // as if each round took a month
 		require.NoError(t, err)
@@ -479,11 +486,14 @@ func TestLongLivedAuthorityStaysBounded(t *testing.T) {
 	after := measure()
 	require.Equal(t, base.live, after.live)
 	require.Equal(t, base.snapshot, after.snapshot)
-	const usedObjective = 0x8101
-	require.Equal(t, 11*20, after.internal[usedObjective])
-	delete(base.internal, usedObjective)
-	delete(after.internal, usedObjective)
+	for _, kind := range []frames.ObjectKind{frames.KindObjective, frames.KindRun, frames.KindWorkSession, frames.KindBinding, frames.KindArtifact} {
+		used := 0x8100 + kind
+		require.Equal(t, 11*20, after.internal[used], "%v", kind)
+		delete(base.internal, used)
+		delete(after.internal, used)
+	}
 	require.Equal(t, base.internal, after.internal)
+	require.Empty(t, after.internal[work.DueKind])
 }
 
 var lastID = func() (id frames.ObjectID) {
