@@ -72,6 +72,9 @@ func compact(ctx context.Context, dir string, out io.Writer) (*compactReport, er
 		PageCheck: func(path string) error { return pageCheck(ctx, path, out) },
 		Progress:  func(line string) { fmt.Fprintln(out, line) },
 	})
+	if errors.Is(err, context.Canceled) { // in the middle of a page check, and no damage
+		return nil, daemon.Exit(daemon.ExitFailure, fmt.Errorf("state.db is as it was: %w", context.Cause(ctx)))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,6 +145,19 @@ func TestCompactKilledAtEachStep(t *testing.T) {
 		require.Equal(t, 0, p.stop())
 		ok(t, coordinatord, "verify", "--state", r.dir)
 	}
+}
+
+// TestCompactToldToStop: what a signal ends in the middle is not called damage.
+func TestCompactToldToStop(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("told to stop"))
+	_, err := compact(ctx, r.dir, io.Discard)
+	require.EqualError(t, err, "state.db is as it was: told to stop")
+	require.Equal(t, daemon.ExitFailure, daemon.Code(err))
+	require.NoFileExists(t, filepath.Join(r.dir, "state.db.compact"))
+	ok(t, coordinatord, "compact", "--state", r.dir)
 }
 
 func TestCompactRefusals(t *testing.T) {
