@@ -19,7 +19,7 @@ import (
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	require.Eventually(t, ok, 10*time.Second, 5*time.Millisecond, what)
+	require.Eventually(t, ok, patience, 5*time.Millisecond, what)
 }
 
 // header is the head of an outer frame without its body.

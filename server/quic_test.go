@@ -22,8 +22,8 @@ import (
 	"coordinator/internal/sock"
 )
 
-// patience bounds what a test on real sockets waits for.
-const patience = 20 * time.Second
+// patience bounds what a test on real sockets waits for; only a failure takes so long.
+const patience = 60 * time.Second
 
 // A way is one transport to the endpoint.
 type way struct {
@@ -258,7 +258,7 @@ func TestTenThousandCommands(t *testing.T) {
 	r := remoteRig(t)
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 			defer cancel()
 			cl, err := client.Dial(ctx, r.context(w), client.Options{Key: r.keys[0], Clock: clock.System()})
 			require.NoError(t, err)

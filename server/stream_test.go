@@ -408,7 +408,7 @@ func TestC14_AStallerBesideTwoHundred(t *testing.T) {
 	problems := make(chan error, healthy)
 	for i := range healthy {
 		p := r.connect(r.keys[0], quiet)
-		require.NoError(t, p.nc.SetDeadline(time.Now().Add(6*patience)))
+		require.NoError(t, p.nc.SetDeadline(time.Now().Add(2*patience)))
 		id := p.subscribe(start, plentyEvents, plentyBytes)
 		group.Go(func() {
 			if err := p.followAll(id, start, writes); err != nil {
