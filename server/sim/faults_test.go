@@ -142,7 +142,16 @@ func (w *world) intrude(n *node) {
 	if !n.up() || len(n.lineage.acked) == 0 {
 		return
 	}
-	ids := slices.SortedFunc(maps.Keys(n.lineage.acked), func(a, b frames.OperationID) int { return slices.Compare(a[:], b[:]) })
+	var ids []frames.OperationID
+	for id := range n.lineage.acked {
+		if !w.aged[id] { // whose id may be free again
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	slices.SortFunc(ids, func(a, b frames.OperationID) int { return slices.Compare(a[:], b[:]) })
 	r := w.asked[ids[w.rng.IntN(len(ids))]]
 	cmd, from := r.cmd, everything
 	if w.rng.IntN(2) == 0 {

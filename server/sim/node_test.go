@@ -53,24 +53,31 @@ type instants struct {
 // apart is how far the instants of one goroutine are from each other.
 const apart = 1 << 16
 
+// lane is that of the goroutine that runs, whose first timer may be one of d.
+func (i *instants) lane(d time.Duration) int64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	g := goroutine()
+	lane, ok := i.lanes[g]
+	if !ok {
+		// Of that first timer, so that two that begin at once need no order either.
+		lane = int64((uint64(i.base.Now().Boot)*31 + uint64(d)) * 0x9e3779b97f4a7c15 >> 48)
+		for i.taken[lane] {
+			lane = (lane + 1) % apart
+		}
+		i.lanes[g], i.taken[lane] = lane, true
+	}
+	return lane
+}
+
 // free is d, or a little more, so that no other timer falls due then.
-func (i *instants) free(d time.Duration) time.Duration {
+func (i *instants) free(lane int64, d time.Duration) time.Duration {
 	if d <= 0 {
 		return d // at once: it wakes the process that is running
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	now := i.base.Now().Boot
-	g := goroutine()
-	lane, ok := i.lanes[g]
-	if !ok {
-		// Of its first timer, so that two that begin at once need no order either.
-		lane = int64((uint64(now)*31 + uint64(d)) * 0x9e3779b97f4a7c15 >> 48)
-		for i.taken[lane] {
-			lane = (lane + 1) % apart
-		}
-		i.lanes[g], i.taken[lane] = lane, true
-	}
 	due := int64(now + d)
 	due += ((lane-due)%apart + apart) % apart
 	for i.used[time.Duration(due)] {
@@ -98,24 +105,27 @@ func (c *machineClock) Now() clock.Reading {
 }
 
 func (c *machineClock) NewTimer(d time.Duration) clock.Timer {
-	return ownTimer{c.base.NewTimer(c.due(d)), c}
+	lane := c.instants.lane(d)
+	return ownTimer{c.base.NewTimer(c.due(lane, d)), c, lane}
 }
 
 // due is when a timer falls due. What wakes on a paused machine finds that no time has
 // passed, and must not ask again at once.
-func (c *machineClock) due(d time.Duration) time.Duration {
+func (c *machineClock) due(lane int64, d time.Duration) time.Duration {
 	if c.paused != nil {
 		d = max(d, 100*time.Millisecond)
 	}
-	return c.instants.free(d)
+	return c.instants.free(lane, d)
 }
 
+// An ownTimer stays with the goroutine that made it.
 type ownTimer struct {
 	clock.Timer
-	c *machineClock
+	c    *machineClock
+	lane int64
 }
 
-func (t ownTimer) Reset(d time.Duration) { t.Timer.Reset(t.c.due(d)) }
+func (t ownTimer) Reset(d time.Duration) { t.Timer.Reset(t.c.due(t.lane, d)) }
 
 // A link is one coordinator's way to the witness, with its faults.
 type link struct {
@@ -134,7 +144,7 @@ func (l *link) travel(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil
 	}
-	t := l.w.base.NewTimer(l.w.instants.free(d))
+	t := l.w.base.NewTimer(l.w.instants.free(l.w.instants.lane(d), d))
 	defer t.Stop()
 	select {
 	case <-t.C():

@@ -108,7 +108,7 @@ func (t *timeline) published(b store.Batch, rows []store.Row) error {
 			return err
 		}
 	}
-	return t.compare(rows, func(ref frames.ObjectRef) bool { return silent[ref] })
+	return t.compare(rows, b.Last, func(ref frames.ObjectRef) bool { return silent[ref] })
 }
 
 // recovered takes in what a start found behind what had been published.
@@ -117,12 +117,12 @@ func (t *timeline) recovered(rows []store.Row, published, head frames.EventCut) 
 		t.holes = append(t.holes, hole{published, head})
 	}
 	fresh := len(t.rows) == 0
-	return t.compare(rows, func(frames.ObjectRef) bool { return fresh || head > published })
+	return t.compare(rows, frames.EventSequence(head), func(frames.ObjectRef) bool { return fresh || head > published })
 }
 
-// compare holds the newest versions against the rows of the store, and takes in those rows
-// that may have changed in silence.
-func (t *timeline) compare(rows []store.Row, may func(frames.ObjectRef) bool) error {
+// compare holds the newest versions against the rows of the store at its event head, and
+// takes in those rows that may have changed in silence.
+func (t *timeline) compare(rows []store.Row, head frames.EventSequence, may func(frames.ObjectRef) bool) error {
 	there := make(map[frames.ObjectRef]bool, len(rows))
 	for i := range rows {
 		r := &rows[i]
@@ -147,7 +147,7 @@ func (t *timeline) compare(rows []store.Row, may func(frames.ObjectRef) bool) er
 		if !may(ref) {
 			return fmt.Errorf("the store has lost %v, and no event told it", ref)
 		}
-		if err := t.add(ref, version{seq: v.seq, silent: true}); err != nil {
+		if err := t.add(ref, version{seq: head, silent: true}); err != nil {
 			return err
 		}
 	}
