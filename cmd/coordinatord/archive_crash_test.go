@@ -44,19 +44,23 @@ func TestAKillAroundAnArchive(t *testing.T) {
 				}
 			}
 			require.Equal(t, -1, p.ends(), "the fail point was not reached")
-			r.serve().ready()
+			q := r.serve()
+			q.ready()
 			c = r.archiver()
 			for i, cmd := range sent {
 				result, err := c.Retry(t.Context(), cmd)
 				require.NoError(t, err, "command %d", i)
 				require.Equal(t, frames.OperationSucceeded, result.State)
 			}
-			for _, id := range ids {
-				_, err := c.Command(t.Context(), command(t, frames.CommandCreateObjective, &frames.CreateObjective{ObjectiveID: id, Schema: 1, Document: []byte("{}")}))
-				var refused *client.RefusedError
-				require.ErrorAs(t, err, &refused)
-				require.Equal(t, frames.CodeRevisionConflict, refused.Code)
+			used := func() {
+				for _, id := range ids {
+					_, err := c.Command(t.Context(), command(t, frames.CommandCreateObjective, &frames.CreateObjective{ObjectiveID: id, Schema: 1, Document: []byte("{}")}))
+					var refused *client.RefusedError
+					require.ErrorAs(t, err, &refused)
+					require.Equal(t, frames.CodeRevisionConflict, refused.Code)
+				}
 			}
+			used()
 			snap, err := c.Snapshot(t.Context())
 			require.NoError(t, err)
 			defer snap.Close()
@@ -69,6 +73,13 @@ func TestAKillAroundAnArchive(t *testing.T) {
 				return nil
 			}))
 			require.Equal(t, len(sent), operations)
+
+			require.Equal(t, 0, q.stop())
+			ok(t, coordinatord, "verify", "--state", r.dir)
+			ok(t, coordinatord, "compact", "--state", r.dir)
+			r.serve().ready()
+			c = r.archiver()
+			used()
 		})
 	}
 }
