@@ -78,7 +78,9 @@ type conn struct {
 	gone     <-chan struct{} // ctx.Done()
 	failed   chan struct{}   // closed when its last frame is queued
 	welcomed chan struct{}   // closed when HELLO_OK is queued
-	counted  bool            // guarded by srv.mu: no longer counts as unauthenticated
+	number   uint64          // of the connection, rising
+	process  uint64          // at the other end of a Unix socket, else 0
+	settled  bool            // guarded by srv.mu: no longer counts as unauthenticated
 
 	// Owned by readLoop.
 	state    connState
@@ -108,7 +110,7 @@ func newConn(s *Server, nc net.Conn, ch handshake.Channel, id uint64) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
 		srv: s, nc: nc, channel: ch,
-		log:   s.log.With("conn", id),
+		number: id, log: s.log.With("conn", id),
 		lanes: newLanes(int(s.quotas.Limits()[quota.OfConnection][quota.Requests]) + spareReplies),
 		ctx:   ctx, cancel: cancel, gone: ctx.Done(),
 		failed:   make(chan struct{}),

@@ -273,7 +273,7 @@ func (r *rig) busy(*peer) *conn {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	for c := range srv.conns {
-		if c.counted {
+		if c.settled {
 			require.Nil(r.t, found, "more than one connection")
 			found = c
 		}

@@ -97,6 +97,11 @@ func TestC14_HostilePeers(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d peers of each kind; %d connections are open, %d of them strangers', %d were refused; the operator is answered within %v",
 		many, st.Connections, st.Unauthenticated, st.Refused, time.Since(begun).Round(time.Millisecond))
+	begun = time.Now()
+	latecomer := r.connect(r.keys[0])
+	latecomer.create("{}")
+	latecomer.close()
+	t.Logf("another client of this machine is in, and has done something, within %v", time.Since(begun).Round(time.Millisecond))
 	for _, row := range st.Server {
 		require.LessOrEqual(t, row.Held, row.Limit, row.Resource)
 	}
@@ -480,7 +485,7 @@ func readFrame(in *bufio.Reader) (frames.Frame, error) {
 
 // neverReads asks for everything that there is, again and again, and takes none of it.
 func (h *hostility) neverReads(remote bool, i int) error {
-	nc, _, ok, err := h.enter(remote, i)
+	nc, _, ok, err := h.enter(remote, i%(hostileKeys/2))
 	if err != nil {
 		return err
 	}
@@ -497,7 +502,7 @@ func (h *hostility) neverReads(remote bool, i int) error {
 // hugs takes subscriptions without credit, snapshots that it does not go on with, and asks
 // for more for as long as it lives.
 func (h *hostility) hugs(remote bool, i int) error {
-	nc, in, ok, err := h.enter(remote, i)
+	nc, in, ok, err := h.enter(remote, hostileKeys/2+i%(hostileKeys/2)) // places of their own
 	if err != nil {
 		return err
 	}

@@ -95,55 +95,6 @@ func (s *Server) takeConn(uc *net.UnixConn) {
 	}
 }
 
-// Serve runs one connection of any transport on goroutines of the server, with
-// the channel that its proof is bound to. It reports false, and takes nothing,
-// when too many connections are unauthenticated or the server is stopping; the
-// caller then closes nc. It does not wait for the connection's end.
-func (s *Server) Serve(nc net.Conn, ch handshake.Channel) bool {
-	return s.serve(nc, ch, func() {})
-}
-
-// serve is Serve with a function that is called once the connection is closed.
-func (s *Server) serve(nc net.Conn, ch handshake.Channel, closed func()) bool {
-	s.mu.Lock()
-	if s.stopping || s.waiting >= maxUnauthenticated {
-		s.mu.Unlock()
-		return false
-	}
-	s.waiting++
-	s.lastConn++
-	c := newConn(s, nc, ch, s.lastConn)
-	s.conns[c] = struct{}{}
-	s.running.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.running.Done()
-		c.serve()
-		s.forget(c)
-		closed()
-	}()
-	return true
-}
-
-// authenticated takes a connection out of the count of those that are not.
-func (s *Server) authenticated(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.counted = true
-	s.waiting--
-	settle(c.nc)
-}
-
-// forget drops a connection that has ended.
-func (s *Server) forget(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !c.counted {
-		s.waiting--
-	}
-	delete(s.conns, c)
-}
-
 // each calls f for every connection there is, outside the lock.
 func (s *Server) each(f func(*conn)) {
 	s.mu.Lock()

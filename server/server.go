@@ -130,12 +130,14 @@ type Server struct {
 	refusals  seldom        // lines about connections that were closed at accept
 	strangers seldom        // lines about those that never were authenticated
 
-	mu       sync.Mutex
-	conns    map[*conn]struct{} // guarded by mu
-	waiting  int                // guarded by mu: connections that are not authenticated
-	lastConn uint64             // guarded by mu
-	stopping bool               // guarded by mu: no connection is taken any more
-	running  sync.WaitGroup     // connections
+	mu      sync.Mutex
+	conns   map[*conn]struct{} // guarded by mu
+	waiting int                // guarded by mu: connections that are not authenticated
+	// waitingOf counts those at the Unix socket by process; without zeros. Guarded by mu.
+	waitingOf map[uint64]int
+	lastConn  uint64         // guarded by mu
+	stopping  bool           // guarded by mu: no connection is taken any more
+	running   sync.WaitGroup // connections
 }
 
 // ErrOtherStore means that the store belongs to another coordinator than the

@@ -139,7 +139,7 @@ func newServer(o Options, st *store.Store) (*Server, error) {
 	return &Server{
 		clock: o.Clock, log: o.Logger, offer: frames.ReferenceLimits(), store: st, quotas: quotas,
 		refusals: seldom{clock: o.Clock}, strangers: seldom{clock: o.Clock},
-		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}),
+		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}), waitingOf: make(map[uint64]int),
 	}, nil
 }
 

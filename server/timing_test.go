@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"maps"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -402,5 +403,54 @@ func TestDivergedClocksHoldRepliesBack(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.IsType(t, &frames.CoordCommandResult{}, f)
+	})
+}
+
+// TestNoProcessKeepsOthersOut fills every place of a stranger from one process. Others get
+// in, each at the cost of the process that has most, until all have the same; a process that
+// has most itself is refused [D-7].
+func TestNoProcessKeepsOthersOut(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bed) {
+		peers := map[uint64][]*peer{}
+		dial := func(process uint64) bool {
+			mine, theirs := net.Pipe()
+			if !b.s.Serve(theirs, handshake.UDSPeer{Cred: sock.Cred{UID: 1, GID: 2, PID: process}}) {
+				mine.Close()
+				theirs.Close()
+				return false
+			}
+			peers[process] = append(peers[process], newPeer(t, mine))
+			return true
+		}
+		counts := func() map[uint64]int {
+			b.s.mu.Lock()
+			defer b.s.mu.Unlock()
+			require.Equal(t, maxUnauthenticated, b.s.waiting)
+			return maps.Clone(b.s.waitingOf)
+		}
+		for range maxUnauthenticated {
+			require.True(t, dial(1))
+		}
+		require.False(t, dial(1))
+		require.False(t, b.s.serve(nil, handshake.TLSExporter{}, nil), "a remote peer takes no place of a process")
+		require.True(t, dial(2))
+		require.Equal(t, map[uint64]int{1: 63, 2: 1}, counts())
+		peers[1][0].ended() // the oldest
+		for dial(2) {
+		}
+		require.Equal(t, map[uint64]int{1: 32, 2: 32}, counts())
+		require.True(t, dial(3))
+		require.False(t, dial(1))
+
+		p := peers[3][0]
+		require.NoError(t, p.shake(b.r, b.r.keys[0], uint64(frames.AllScopes), handshake.UDSPeer{Cred: sock.Cred{UID: 1, GID: 2, PID: 3}}))
+		p.create("{}") // one that was let in is nobody's to close any more
+		require.True(t, dial(1))
+		p.create("{}")
+		synctest.Wait()
+		b.s.mu.Lock()
+		open := len(b.s.conns)
+		b.s.mu.Unlock()
+		require.Equal(t, maxUnauthenticated+1, open, "those that had to go are gone")
 	})
 }
