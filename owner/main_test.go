@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +26,11 @@ import (
 
 func TestMain(m *testing.M) {
 	RunHeld()
+	if os.Getenv("OWNER_TEST_BOOT") != "" {
+		boot, err := BootID()
+		fmt.Println(boot, err)
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -50,7 +50,7 @@ type Options struct {
 	Home string
 	// Environ is the owner's own environment, of which a process gets the basic part.
 	Environ []string
-	// BootID names this boot of the machine; start times compare only within one.
+	// BootID is [BootID]; process ids and start times compare only within one.
 	BootID string
 	Clock  clock.Clock
 	// Logger gets a line per process and per authority. Nil discards.

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"coordinator/internal/clock"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -73,6 +75,26 @@ func eachProcess(fn func(procStat)) error {
 		}
 	}
 	return nil
+}
+
+// BootID names within what process ids and start times compare: this boot of the machine, and
+// this instance of the process's pid namespace. When a container is started again the boot goes
+// on, its processes are gone all the same, and their small numbers are soon others'. The first
+// process of the namespace tells the instances apart.
+func BootID() (string, error) {
+	boot, err := clock.BootID()
+	if err != nil {
+		return "", err
+	}
+	space, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", err
+	}
+	start := uint64(0) // a /proc that hides the others' processes leaves the number of the namespace alone
+	if first, err := readStat(1); err == nil {
+		start = first.start
+	}
+	return fmt.Sprintf("%s/%s/%d", boot, space, start), nil
 }
 
 // alive leaves out what only waits to be reaped.

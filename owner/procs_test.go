@@ -139,3 +139,26 @@ func TestHeldProcessEndsWithItsOwner(t *testing.T) {
 	held.pidfd.Close()
 	held.term.close()
 }
+
+// Numbers of processes compare within one boot and one pid namespace: a container that is
+// started again has neither the processes of the last one nor their numbers.
+func TestBootIDNamesThePIDNamespace(t *testing.T) {
+	boot, err := BootID()
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(boot), maxBootID)
+	again, err := BootID()
+	require.NoError(t, err)
+	require.Equal(t, boot, again)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a pid namespace")
+	}
+	cmd := exec.Command("unshare", "--fork", "--pid", "--mount-proc", os.Args[0])
+	cmd.Env = append(os.Environ(), "OWNER_TEST_BOOT=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("no pid namespace here: %v", err)
+	}
+	text, found := strings.CutSuffix(strings.TrimSpace(string(out)), " <nil>")
+	require.True(t, found, "%s", out)
+	require.NotEqual(t, boot, text)
+}

@@ -5,6 +5,8 @@ package owner
 import (
 	"context"
 	"runtime"
+
+	"coordinator/internal/clock"
 )
 
 // newLauncher says what is missing: processes are identified by /proc and pidfds, and their
@@ -12,6 +14,9 @@ import (
 func newLauncher() (launcher, error) {
 	return nil, &UnsupportedError{System: runtime.GOOS, Missing: "the identity of a process across restarts (/proc start times and pidfds)"}
 }
+
+// BootID names this boot of the machine.
+func BootID() (string, error) { return clock.BootID() }
 
 // RunHeld returns: no held process is ever started here.
 func RunHeld() {}

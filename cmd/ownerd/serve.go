@@ -63,7 +63,7 @@ func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket 
 	if err != nil {
 		return daemon.Exit(daemon.ExitConfig, err)
 	}
-	boot, err := clock.BootID()
+	boot, err := owner.BootID()
 	if err != nil {
 		return err
 	}
