@@ -23,6 +23,8 @@ type Parts struct {
 	// Committed is called for each commit that is published, before anybody else learns
 	// of it. Nil is ignored.
 	Committed func(store.Batch)
+	// WindowBytes bounds the newest events that are kept in memory. Zero means 64 MiB.
+	WindowBytes int
 }
 
 // Assemble makes the server of an activation that was granted and is not installed yet. It
@@ -35,7 +37,7 @@ func Assemble(o Options, p Parts) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.registry, s.committed = p.Registry, p.Committed
+	s.registry, s.committed, s.window = p.Registry, p.Committed, p.WindowBytes
 	s.activate(o, p.Activation, p.Key)
 	return s, nil
 }

@@ -120,6 +120,7 @@ type Server struct {
 	pin       frames.Fingerprint // of the authority key
 	following context.Context    // owned by the registry's goroutine: ends with it
 	committed func(store.Batch)  // told of each commit first; nil for none
+	window    int                // bytes of newest events in memory; zero for the default
 
 	// broken gets the first error that no connection can be served after.
 	broken chan error

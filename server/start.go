@@ -168,6 +168,7 @@ func (s *Server) activate(o Options, act *authority.Activation, key *handshake.K
 	})
 	s.streams = stream.New(stream.Options{
 		Clock: o.Clock, Rand: o.Rand, Store: s.store, Do: s.writer.Do, Guard: s.fence.Guard(), Logger: o.Logger,
+		WindowBytes: s.window,
 	})
 }
 

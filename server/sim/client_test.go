@@ -187,6 +187,10 @@ func (c *simClient) begin() {
 	c.mu.Unlock()
 	view := client.FollowOptions{Options: c.options("view"), Wait: true}
 	if c.w.rng.IntN(2) == 0 {
+		view.Limits = frames.ReferenceLimits()
+		view.Limits.PageRecords = uint16(1 + c.w.rng.IntN(8))
+	}
+	if c.w.rng.IntN(2) == 0 {
 		view.CreditCount = uint32(1 + c.w.rng.IntN(8))
 	}
 	if c.w.rng.IntN(2) == 0 {

@@ -24,6 +24,9 @@ func (w *world) limits() {
 	if w.rng.IntN(2) == 0 {
 		w.eventBytes = 20 << 10
 	}
+	if w.rng.IntN(2) == 0 {
+		w.window = 2 << 10 // what is older is read from the log
+	}
 }
 
 // registryOf is the registry of a coordinator: all have the same keys.

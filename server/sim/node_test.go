@@ -271,7 +271,7 @@ func (n *node) start() (bool, error) {
 		Dir: n.dir, CoordinatorID: coordinatorID, LeaseSeconds: n.w.lease, Quotas: n.w.quotas, LowDiskBytes: 1,
 		Clock: n.clock, Rand: n.w.bytes,
 	}, server.Parts{
-		Store: n.store, Activation: act, Key: n.w.authority, Registry: n.w.registryOf(n), Committed: n.publish,
+		Store: n.store, Activation: act, Key: n.w.authority, Registry: n.w.registryOf(n), Committed: n.publish, WindowBytes: n.w.window,
 	}); err != nil {
 		return false, err
 	}

@@ -54,6 +54,7 @@ type world struct {
 	authority  *handshake.Key
 	quotas     quota.Limits
 	eventBytes uint64
+	window     int   // bytes of newest events in memory
 	tick       int64 // counts the beginnings and ends of what clients do
 	deeds      []*deed
 	dropped    []*lineage // of disks that an older copy has replaced
