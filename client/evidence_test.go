@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -151,8 +152,36 @@ func TestLedgerSeesWhatIsMissing(t *testing.T) {
 	opened.Payload = append(opened.Payload, 0) // behind what its length says
 	require.ErrorIs(t, l.Take(opened), errFactImage)
 	require.Zero(t, l.Facts, "nothing of it is in the seal")
+	for _, payload := range [][]byte{{2}, {0, 0}, {1, 0, 0, 0, 3, 0}, {1}} {
+		odd := bytes.Clone(e.Payload[:len(e.Payload)-5]) // CLOSED without its payload
+		odd[len(odd)-1] = byte(len(payload))
+		bad := *e
+		bad.Payload = append(odd, payload...)
+		require.ErrorIs(t, l.Take(&bad), errFactImage, "%x", payload)
+	}
 	e, _ = fact(t, 1, frames.FactOutputRange, &frames.OutputRange{First: 5, Last: 4, ByteCount: 0})
 	require.ErrorContains(t, l.Take(e), "OUTPUT_RANGE 5..4")
+}
+
+// TestLedgerChecksRangesWithHoles holds output against ranges that do not follow on each other, one
+// of them out of place: what lies between them agrees with nothing and differs from nothing.
+func TestLedgerChecksRangesWithHoles(t *testing.T) {
+	output := []byte("0123456789")
+	for _, step := range []int{1, 3, len(output)} {
+		l := NewLedger(ledgerCoordinator, ledgerBinding)
+		for _, r := range [][2]int{{3, 4}, {1, 2}, {7, 8}} {
+			l.Ranges = append(l.Ranges, OutputRange{uint64(r[0]), uint64(r[1]), sha256.Sum256(output[r[0]-1 : r[1]])})
+		}
+		c := l.Check(io.Discard)
+		for at := 0; at < len(output); at += step {
+			_, err := c.Write(output[at:min(at+step, len(output))])
+			require.NoError(t, err)
+		}
+		require.EqualValues(t, 10, c.Read)
+		require.EqualValues(t, 4, c.Agreed)
+		require.Equal(t, 2, c.Ranges)
+		require.Empty(t, c.Differ)
+	}
 }
 
 // TestHistoryReadsWhatIsRetained reads logs of which more and more is gone, whole and in order.
