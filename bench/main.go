@@ -79,7 +79,7 @@ func (o *options) register(f *flag.FlagSet) {
 	f.Float64Var(&o.scale, "scale", 1, "stretch every measuring window and every amount of state")
 	f.DurationVar(&o.budget, "budget", 570*time.Second, "time for everything")
 	f.DurationVar(&o.partLimit, "part", 150*time.Second, "time for one part")
-	f.StringVar(&o.profile, "profile", "", "write CPU, allocation and blocking profiles of the coordinator under load into this directory")
+	f.StringVar(&o.profile, "profile", "", "write profiles of the coordinator under load into this directory; -run chooses loads")
 }
 
 func (o *options) run(ctx context.Context) error {
@@ -141,10 +141,13 @@ func (o *options) parts() ([]measure.Part, error) {
 	if o.growth > 0 {
 		return own.Growth(o.growth), nil
 	}
+	usual, extra := inOrder(limits.Parts(), peers.Parts(), own.Parts()), limits.Extra()
 	if o.profile != "" {
-		return own.Profiles(o.profile), nil
+		usual, extra = own.Profiles(o.profile), nil
+		if o.match == "" {
+			return usual, nil
+		}
 	}
-	usual := inOrder(limits.Parts(), peers.Parts(), own.Parts())
 	if o.list || o.all {
 		return usual, nil
 	}
@@ -159,7 +162,7 @@ func (o *options) parts() ([]measure.Part, error) {
 		return nil, err
 	}
 	var chosen []measure.Part
-	for _, p := range append(usual, limits.Extra()...) {
+	for _, p := range append(usual, extra...) {
 		if re.MatchString(p.Name) {
 			chosen = append(chosen, p)
 		}

@@ -299,11 +299,35 @@ func ParseFields(body []byte) ([]Field, error) {
 // Canonical re-encodes any TLV body with ascending ids and minimal varints, unknown
 // fields included (protocol.md §8, operation digest).
 func Canonical(body []byte) ([]byte, error) {
+	return AppendCanonical(make([]byte, 0, len(body)), body)
+}
+
+// AppendCanonical appends to dst what [Canonical] gives. A body that is canonical already,
+// as those of our own encoder are, is copied as it stands.
+func AppendCanonical(dst, body []byte) ([]byte, error) {
+	last := uint32(0)
+	for rest, n := body, 0; len(rest) > 0; n++ {
+		if n == maxFields {
+			return dst, &Error{Cause: ErrTooManyFields}
+		}
+		f, after, err := readField(rest) // which refuses varints that are not minimal
+		if err != nil {
+			return dst, err
+		}
+		if f.ID <= last {
+			return appendSorted(dst, body)
+		}
+		last, rest = f.ID, after
+	}
+	return append(dst, body...), nil
+}
+
+func appendSorted(dst, body []byte) ([]byte, error) {
 	fields, err := ParseFields(body)
 	if err != nil {
-		return nil, err
+		return dst, err
 	}
-	return AppendFields(make([]byte, 0, len(body)), fields), nil
+	return AppendFields(dst, fields), nil
 }
 
 // fixed gives the value of a required field of exactly n bytes.

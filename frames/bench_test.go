@@ -64,3 +64,19 @@ func BenchmarkDecodeCoordCommand(b *testing.B) { benchmarkDecode(b, benchmarkCom
 func BenchmarkEncodeCoordCommand(b *testing.B) { benchmarkEncode(b, benchmarkCommand(b)) }
 func BenchmarkDecodeCoordEvent(b *testing.B)   { benchmarkDecode(b, benchmarkEvent(b)) }
 func BenchmarkEncodeCoordEvent(b *testing.B)   { benchmarkEncode(b, benchmarkEvent(b)) }
+
+func BenchmarkOperationDigest(b *testing.B) {
+	m := benchmarkCommand(b)
+	payload, err := codec.Encode(nil, &frames.CreateObjective{ObjectiveID: frames.ObjectiveID{1}, Schema: 1, Document: make([]byte, 512)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	m.Payload = payload
+	b.SetBytes(int64(len(payload)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := frames.OperationDigest(m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"hash"
+	"sync"
 
 	"coordinator/codec"
 )
@@ -23,27 +24,47 @@ const (
 // canonical payload, preconditions and extensions; not the request id, the guard or the
 // operation id. It fails when the payload is not TLV.
 func OperationDigest(m *CoordCommand) ([32]byte, error) {
-	payload, err := codec.Canonical(m.Payload)
+	room := preimages.Get().(*[]byte)
+	b, err := appendOperation((*room)[:0], m)
+	var digest [32]byte
+	if err == nil {
+		digest = sha256.Sum256(b)
+	}
+	if cap(b) <= maxPreimage {
+		*room = b
+	}
+	preimages.Put(room)
+	return digest, err
+}
+
+// preimages is room for what operation digests run over: one at every command.
+var preimages = sync.Pool{New: func() any { return new([]byte) }}
+
+// maxPreimage bounds the room that is kept; most commands are far smaller.
+const maxPreimage = 64 << 10
+
+func appendOperation(b []byte, m *CoordCommand) ([]byte, error) {
+	b = append(b, domainOperation...)
+	b = binary.BigEndian.AppendUint16(b, VersionMajor)
+	b = binary.BigEndian.AppendUint16(b, VersionMinor)
+	b = binary.BigEndian.AppendUint16(b, uint16(m.Kind))
+	at := len(b)
+	b, err := codec.AppendCanonical(append(b, 0, 0, 0, 0), m.Payload)
 	if err != nil {
-		return [32]byte{}, fmt.Errorf("command payload: %w", err)
+		return b, fmt.Errorf("command payload: %w", err)
 	}
+	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
 	conditions := sortedPreconditions(m.Preconditions)
-	h := sha256.New()
-	h.Write([]byte(domainOperation))
-	putU16(h, VersionMajor)
-	putU16(h, VersionMinor)
-	putU16(h, uint16(m.Kind))
-	putSized(h, payload)
-	putU16(h, uint16(len(conditions)))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(conditions)))
 	for k := range conditions {
-		raw, err := codec.EncodeImage(nil, &conditions[k])
-		if err != nil {
-			return [32]byte{}, fmt.Errorf("precondition: %w", err)
+		if b, err = codec.EncodeImage(b, &conditions[k]); err != nil {
+			return b, fmt.Errorf("precondition: %w", err)
 		}
-		h.Write(raw)
 	}
-	putSized(h, codec.AppendFields(nil, m.Extensions))
-	return sum(h), nil
+	at = len(b)
+	b = codec.AppendFields(append(b, 0, 0, 0, 0), m.Extensions)
+	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b, nil
 }
 
 // EffectDigest is what an owner dedupes on beside the attempt id (§8.1).
@@ -89,6 +110,10 @@ func (d *SnapshotDigest) Add(r *SnapshotRecord) error {
 	return nil
 }
 
+// AddImages takes the images of the next records, one behind the other, as they were decoded
+// or encoded before: it does not look at them.
+func (d *SnapshotDigest) AddImages(images []byte) { d.h.Write(images) }
+
 // Sum is the digest of what was added.
 func (d *SnapshotDigest) Sum() [32]byte { return sum(d.h) }
 
@@ -122,6 +147,10 @@ func (d *ReplayDigest) Add(e *ReplayEvent) error {
 	d.h.Write(raw)
 	return nil
 }
+
+// AddImages takes the images of the next events, one behind the other, as they were decoded
+// or encoded before: it does not look at them.
+func (d *ReplayDigest) AddImages(images []byte) { d.h.Write(images) }
 
 // Sum is the digest of what was added.
 func (d *ReplayDigest) Sum() [32]byte { return sum(d.h) }

@@ -22,14 +22,16 @@ const profileSeconds = 8
 // `go tool pprof`, and the CPU profile of the client beside them. The programs must have
 // been built with profiles.
 func Profiles(dir string) []measure.Part {
-	commandsOf := func(n int) func(context.Context, *measure.Env, *rig) error {
-		return func(ctx context.Context, e *measure.Env, r *rig) error {
+	commandsOf := func(n int) profiled {
+		return func(ctx context.Context, e *measure.Env, r *rig, begin func()) error {
+			begin()
 			return r.commands(ctx, e, r.unix, fmt.Sprintf("profiled.command.c%d", n), n, 1)
 		}
 	}
-	fanOf := func(over transport, n int) func(context.Context, *measure.Env, *rig) error {
-		return func(ctx context.Context, e *measure.Env, r *rig) error {
+	fanOf := func(over transport, n int) profiled {
+		return func(ctx context.Context, e *measure.Env, r *rig, begin func()) error {
 			busy := func(ctx context.Context, name string, subs []*measure.Subscriber, pid int, publish func(int, []byte) error) error {
+				begin()
 				return e.Fan(ctx, measure.Fan{
 					Name: name, Subs: subs, Reps: 1, InFlight: 64, Window: e.Window(750), Drain: 10 * time.Second, PID: pid, Publish: publish,
 				})
@@ -39,14 +41,15 @@ func Profiles(dir string) []measure.Part {
 	}
 	loads := []struct {
 		name string
-		run  func(context.Context, *measure.Env, *rig) error
+		run  profiled
 	}{
 		{"command1", commandsOf(1)}, {"command64", commandsOf(64)}, {"command256", commandsOf(256)},
-		{"quic64", func(ctx context.Context, e *measure.Env, r *rig) error {
+		{"quic64", func(ctx context.Context, e *measure.Env, r *rig, begin func()) error {
+			begin()
 			return r.commands(ctx, e, r.quic, "profiled.quic.c64", 64, 1)
 		}},
 		{"fan100", fanOf(overUnix, 100)}, {"fan500", fanOf(overUnix, 500)}, {"quicfan100", fanOf(overQUIC, 100)},
-		{"snapshot", snapshots}, {"connect", connects},
+		{"snapshot", snapshots}, {"replay", replays}, {"connect", connects},
 	}
 	var parts []measure.Part
 	for _, l := range loads {
@@ -57,11 +60,15 @@ func Profiles(dir string) []measure.Part {
 	return parts
 }
 
+// A profiled load calls begin once it is prepared.
+type profiled func(ctx context.Context, e *measure.Env, r *rig, begin func()) error
+
 // snapshots takes snapshots for as long as the CPU is sampled.
-func snapshots(ctx context.Context, e *measure.Env, r *rig) error {
+func snapshots(ctx context.Context, e *measure.Env, r *rig, begin func()) error {
 	if err := r.fill(ctx, readRecords, readRecords); err != nil {
 		return err
 	}
+	begin()
 	for end := time.Now().Add(profileSeconds * time.Second); time.Now().Before(end); {
 		if err := r.snapshot(ctx, e, r.unix, "profiled.snapshot", readRecords); err != nil {
 			return err
@@ -70,12 +77,27 @@ func snapshots(ctx context.Context, e *measure.Env, r *rig) error {
 	return nil
 }
 
+// replays replays for as long as the CPU is sampled.
+func replays(ctx context.Context, e *measure.Env, r *rig, begin func()) error {
+	if err := r.fill(ctx, readRecords, readRecords); err != nil {
+		return err
+	}
+	begin()
+	for end := time.Now().Add(profileSeconds * time.Second); time.Now().Before(end); {
+		if err := r.replay(ctx, e, readRecords); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // connects makes connections for as long as the CPU is sampled.
-func connects(ctx context.Context, _ *measure.Env, r *rig) error {
+func connects(ctx context.Context, _ *measure.Env, r *rig, begin func()) error {
 	state, err := client.OpenState(r.unix)
 	if err != nil {
 		return err
 	}
+	begin()
 	for end := time.Now().Add(profileSeconds * time.Second); time.Now().Before(end); {
 		c, err := r.dial(ctx, r.unix, client.Options{State: state})
 		if err != nil {
@@ -90,7 +112,7 @@ func connects(ctx context.Context, _ *measure.Env, r *rig) error {
 
 // profile runs one load and samples the coordinator meanwhile. The load's own windows are
 // stretched to last as long.
-func profile(ctx context.Context, e *measure.Env, path string, load func(context.Context, *measure.Env, *rig) error) error {
+func profile(ctx context.Context, e *measure.Env, path string, load profiled) error {
 	addr, err := freeUDP() // nobody uses that number over TCP either, or the fetch fails
 	if err != nil {
 		return err
@@ -111,9 +133,13 @@ func profile(ctx context.Context, e *measure.Env, path string, load func(context
 	defer ours.Close()
 	stretched := *e
 	stretched.Scale = profileSeconds / 0.75
-	loaded := make(chan error, 1)
-	go func() { loaded <- load(ctx, &stretched, r) }()
-	measure.Sleep(ctx, time.Second)
+	begun, loaded := make(chan struct{}), make(chan error, 1)
+	go func() { loaded <- load(ctx, &stretched, r, func() { close(begun) }) }()
+	select {
+	case <-begun:
+	case err := <-loaded:
+		return err
+	}
 	if err := pprof.StartCPUProfile(ours); err != nil {
 		return errors.Join(err, <-loaded)
 	}

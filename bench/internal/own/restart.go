@@ -12,6 +12,8 @@ const (
 	// restartOperations and restartLive are the history and the live records of a restart.
 	restartOperations = 1_000_000
 	restartLive       = 100_000
+	// windowOperations are enough to fill the window of events that is kept in memory.
+	windowOperations = 150_000
 )
 
 // restart measures a start after SIGKILL with a long history, and what memory its records
@@ -31,8 +33,8 @@ func restart(ctx context.Context, e *measure.Env) error {
 
 // memory fills the coordinator and records what that took of its memory.
 func (r *rig) memory(ctx context.Context, e *measure.Env, operations, live int) error {
-	// Some work first, so that buffers and pools are there.
-	if err := r.fill(ctx, live/10, live/10); err != nil {
+	// Some work first, so that the window of events is full: it is bounded, and no record's.
+	if err := r.more(ctx, e.Amount(windowOperations, 2000)); err != nil {
 		return err
 	}
 	empty, err := r.settled(ctx)
