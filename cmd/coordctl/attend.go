@@ -220,7 +220,7 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 				return err
 			})
 			if err == nil && !v.seen {
-				err = &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("run %v is not in the coordinator's records any more", r.run)}
+				err = &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("run %v is not in the coordinator's records any more, or this key may not see it", r.run)}
 			}
 			if !v.opKnown { // its result has been pruned, so it is over
 				v.op, v.opKnown = frames.OperationResult{State: frames.OperationTombstoned}, true
