@@ -14,7 +14,7 @@ import (
 )
 
 // inspectTries bounds how often a journal that a running owner writes is read again.
-const inspectTries = 5
+const inspectTries = 50
 
 // A Summary is what the journal holds, and who may act.
 type Summary struct {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -111,6 +112,10 @@ func ownerLinks(cfg *config) ([]outbox.Owner, error) {
 				c, err := owner.Dial(ctx, opts)
 				if err != nil {
 					return nil, err // not a nil *Client in an interface
+				}
+				if missing := opts.Scope &^ c.Scope(); missing != 0 { // runs would start and tell nothing, or the reverse
+					return nil, errors.Join(fmt.Errorf("this coordinator's key has not the scope %s at the owner; enrol it with effects,facts",
+						handshake.ScopeNames(owner.ScopeNames()).Format(missing)), c.Close())
 				}
 				return c, nil
 			},

@@ -77,3 +77,24 @@ func TestC05_AStoppedCoordinatorDispatchesNothing(t *testing.T) {
 	defer again.Close()
 	require.Equal(t, frames.OperationRejected, r.judge(again, s, lines), "the owner never saw it")
 }
+
+// A key that the owner lets do half of it makes no link: a run would start and never tell.
+func TestAnOwnerThatGrantsHalfIsNotUsed(t *testing.T) {
+	t.Parallel()
+	r := withOwner(t)
+	require.Equal(t, 0, r.process.stop())
+	rewrite(t, filepath.Join(r.odir, "workload-keys"), func(s string) string {
+		require.Contains(t, s, "effects,facts")
+		return strings.Replace(s, "effects,facts", "effects", 1)
+	})
+	r.startOwner()
+	p := r.serve()
+	p.ready()
+	require.Eventually(t, func() bool { return strings.Contains(p.output(), "has not the scope facts at the owner") }, waitFor, tick)
+	c := r.dial()
+	defer c.Close()
+	s, lines := r.counting(c)
+	_, err := c.Command(t.Context(), s.cmd)
+	require.True(t, refusedWith(err, frames.CodeNotFound), "%v", err)
+	require.Zero(t, lines())
+}
