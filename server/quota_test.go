@@ -229,8 +229,13 @@ var everything = []held{
 		write(3)
 		eventually(p.t, "they are held back", func() bool { n, _ := r.srv.quotas.Use(principalOf(p), quota.UnsentFrames); return n == 6 })
 		return func() {
-			p.send(&frames.Credit{SubscriptionID: id, AddCount: 6, AddBytes: plentyBytes / 2})
-			for range 6 {
+			p.send(&frames.Credit{SubscriptionID: id, AddCount: 2, AddBytes: plentyBytes / 2})
+			p.event()
+			p.event()
+			n, _ := r.srv.quotas.Use(principalOf(p), quota.UnsentFrames)
+			require.EqualValues(p.t, 4, n, "what is sent is not held back")
+			p.send(&frames.Credit{SubscriptionID: id, AddCount: 4})
+			for range 4 {
 				p.event()
 			}
 		}
