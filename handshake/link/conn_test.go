@@ -1,9 +1,11 @@
 package link
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/clock"
 	"coordinator/internal/sock"
 
 	"github.com/stretchr/testify/require"
@@ -320,8 +323,46 @@ func TestEndFromOutside(t *testing.T) {
 		at, armed := r.clk.Next()
 		return armed && at == r.clk.Now().Boot+drainWait
 	})
-	r.clk.Advance(drainWait)
+	r.clk.Advance(drainWait / 2)
+	c.End(&FatalError{Code: frames.CodeInternal, Text: "and another"}) // a later fault prolongs no ending
+	r.clk.Advance(drainWait / 2)
 	<-c.Done()
+}
+
+// A key that is revoked is cut off at once. Connections that have ended by then keep nothing of
+// the registry.
+func TestRevokedKeyIsCutOff(t *testing.T) {
+	r := newRig(t, nil)
+	rules := handshake.Rules{Scopes: handshake.ScopeNames{"one": 1}, NeedCoordinator: true}
+	file := filepath.Join(shortDir(t), "keys")
+	require.NoError(t, handshake.CreateRegistry(file))
+	require.NoError(t, handshake.AddRecord(file, handshake.Record{PublicKey: clientKey.Public(), Scope: 1, ExpiresAt: farFuture, Coordinator: coordA, Label: "client"}, rules))
+	registry, err := handshake.OpenRegistry(file, handshake.RegistryOptions{Clock: clock.System(), KnownScopes: rules.Scopes, NeedCoordinator: true})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- registry.Run(ctx) }()
+	r.srv.opt.Handshake.Registry = registry
+	past, p := r.dial(), r.dial()
+	past.Close()
+	over := r.session(0).c
+	<-over.Done()
+	_, err = handshake.RevokeRecord(file, "client", clock.System().Now().Unix(), rules)
+	require.NoError(t, err)
+	p.requireEnd(frames.CodeAuthenticationFailed, AuthFailed)
+	<-r.session(1).c.grant.Load().Revoked()
+	select {
+	case <-over.grant.Load().Revoked():
+		t.Fatal("the registry still knows the grant of a connection that has ended")
+	default:
+	}
+	_, _, err = r.prover().Connect(t.Context(), func(context.Context) (net.Conn, handshake.Channel, error) {
+		return r.connect(), handshake.UDSPeer{Cred: sock.SelfCred()}, nil
+	})
+	var refused *RefusedError
+	require.ErrorAs(t, err, &refused)
+	cancel()
+	require.ErrorIs(t, <-ran, context.Canceled)
 }
 
 // Nothing goes to a key whose time is over, not even what it was owed; and it is cut off when
