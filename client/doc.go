@@ -8,9 +8,11 @@
 // ([RefusedError]), certainly not sent ([ErrNotSent]), or perhaps done
 // ([OutcomeUnknownError]).
 //
-// [Follow] keeps a view of everything that the key may see exact, and says when it is not; a
-// [Subscription] is the same on one connection, healed by hand. A [Session] carries one
-// operation to its result over as many connections as that takes.
+// A [Replica] is a verified copy of everything that the key may see, which heals itself and
+// says when it is not current. [Follow] tells what such a copy is made of, one update after
+// another, to those who keep none; a [Subscription] is the same on one connection, healed by
+// hand. A [Session] carries one operation to its result over as many connections as that
+// takes.
 //
 // The package trusts nothing that is not signed, pinned or digested, and keeps no copy of
 // the coordinator's records beyond what a caller asks for. A Conn retries nothing by itself.

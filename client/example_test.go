@@ -58,6 +58,59 @@ func ExampleFollow() {
 	// event 6: OBJECTIVE …2 is at revision 3
 }
 
+// A copy of everything that a key may see, which heals itself: read it at any time, wait for
+// what it should show, or be told of each change.
+func ExampleOpenReplica() {
+	coordinator := client.NewExampleCoordinator()
+	defer coordinator.Close()
+	replica, err := client.OpenReplica(coordinator.Context(), client.ReplicaOptions{Options: coordinator.Following()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer replica.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	view, err := replica.WaitFor(ctx, func(v *client.View) bool { return v.Count(frames.KindObjective) == 2 })
+	if err != nil {
+		log.Fatal(err) // such as a revoked key, or ctx
+	}
+	for o := range view.Kind(frames.KindObjective) {
+		fmt.Printf("%v …%x is at revision %d\n", o.Kind(), o.ID()[1], o.Revision())
+	}
+
+	feed := replica.Changes(100)
+	defer feed.Close()
+	for notice, err := range feed.All(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch n := notice.(type) {
+		case *client.Reread: // first, after a snapshot, and when changes were missed
+			fmt.Println("begin with the view at event", n.View.Cut)
+			coordinator.Cut()
+		case *client.ReplicaState:
+			fmt.Println(n.Phase)
+			if n.Phase == client.ReplicaStale {
+				coordinator.Write(4, 2)
+			}
+		case *client.Change:
+			fmt.Printf("event %d: from revision %d to %d\n", n.Event.Sequence, n.Old.Revision(), n.New.Revision())
+			now := replica.View()
+			fmt.Println(len(view.Objective(frames.ObjectiveID{1, 2}).Document), now.Cut, now.Current)
+			return
+		}
+	}
+	// Output:
+	// OBJECTIVE …1 is at revision 2
+	// OBJECTIVE …2 is at revision 1
+	// begin with the view at event 3
+	// Stale
+	// Current
+	// event 4: from revision 1 to 2
+	// 1 4 true
+}
+
 // One command that is carried to its result over a lost reply, and runs once.
 func ExampleSession_Do() {
 	coordinator := client.NewExampleCoordinator()

@@ -74,6 +74,7 @@ type model struct {
 	mangle   func(*frames.CoordEvent) []byte // guarded by mu; changes an event on its way, or its bytes
 	restored frames.ActivationSequence       // guarded by mu; the log was put back to an older one after it
 	fenced   []frames.ActivationSequence     // guarded by mu; they send no event any more
+	staged   func([]frames.ReplayEvent)      // guarded by mu; changes the events of a replay
 	down     atomic.Bool                     // nobody is reached
 	dropped  bool                            // guarded by mu; the connection is to be cut
 	renewal  *frames.Certificate             // guarded by mu; the next one, until it is sent
@@ -527,6 +528,9 @@ func (c *modelConn) openReplay(f *frames.OpenReplay) {
 		if e.Sequence > frames.EventSequence(f.After) {
 			events = append(events, e)
 		}
+	}
+	if c.m.staged != nil {
+		c.m.staged(events)
 	}
 	c.m.mu.Unlock()
 	begin := &frames.ReplayBegin{RequestID: f.RequestID, ReplayID: frames.ReplayID{6}, SubscriptionID: s.id, Cut: max(c.cut, f.After),

@@ -20,10 +20,13 @@ func TestReplicaOfARealCoordinator(t *testing.T) {
 	s := serve(t)
 	session := s.session(s.writer)
 	defer session.Close()
-	for _, transport := range []string{"unix", "quic"} {
+	for transport, offered := range map[string]frames.Capability{"unix": 0, "quic": frames.CapAdministration} {
 		t.Run(transport, func(t *testing.T) {
 			cutter := newCutter()
 			o := s.options()
+			if o.Offered = offered; offered != 0 {
+				o.Key = s.writer // who sees the operations of everybody, and ADMIN records
+			}
 			o.Transport = cutter.transport
 			r, err := OpenReplica(s.over(transport), ReplicaOptions{Options: o, Backoff: quickly})
 			require.NoError(t, err)
@@ -41,7 +44,7 @@ func TestReplicaOfARealCoordinator(t *testing.T) {
 			changes.agrees(v)
 			require.NoError(t, r.Close())
 			require.NoError(t, s.stop())
-			s.inStore(v)
+			s.inStore(o.Key, v)
 			s.run()
 		})
 	}
@@ -90,7 +93,7 @@ func TestReplicaUnderRandomFaults(t *testing.T) {
 		last = s.settles(r)
 	})
 	require.NoError(t, s.stop())
-	s.inStore(last)
+	s.inStore(s.reader, last)
 }
 
 // TestReplicaHealsAGapStorm keeps a replica from reading while far more happens than the

@@ -48,17 +48,21 @@ func shows(v *View) map[frames.ObjectRef]frames.ObjectRevision {
 	return out
 }
 
-// attended opens a replica of which every publication is looked at: that it is what the
-// model's log says at its cut, and that nothing of a replay shows before its end.
-func attended(t *testing.T, w *world, m *model, opts ReplicaOptions) *Replica {
-	opts.Options = w.options(m.serve)
-	serving := opts.Transport
-	opts.Transport = func(ctx context.Context, c *Context) (net.Conn, handshake.Channel, error) {
+// reached is a transport that reaches the model unless it is down.
+func (m *model) reached(serving Transport) Transport {
+	return func(ctx context.Context, c *Context) (net.Conn, handshake.Channel, error) {
 		if m.down.Load() {
 			return nil, nil, syscall.ECONNREFUSED
 		}
 		return serving(ctx, c)
 	}
+}
+
+// attended opens a replica of which every publication is looked at: that it is what the
+// model's log says at its cut, and that nothing of a replay shows before its end.
+func attended(t *testing.T, w *world, m *model, opts ReplicaOptions) *Replica {
+	opts.Options = w.options(m.serve)
+	opts.Transport = m.reached(opts.Transport)
 	opts.Offered = 0x0f // ADMIN records would ask for a snapshot under each authority [D-12]
 	opts.Clock = &hasty{Manual: w.clock}
 	r, err := newReplica(w.pins, opts)

@@ -107,7 +107,9 @@ func (s *served) run() {
 		cancel()
 		s.t.Fatalf("the coordinator did not start: %v", err)
 	}
-	s.pins.Socket, s.opts.QUIC = s.info.Socket, s.info.QUIC
+	if s.opts.QUIC = s.info.QUIC; s.pins.Socket == "" { // both stay; replicas may be reading the context
+		s.pins.Socket = s.info.Socket
+	}
 	s.stop = func() error { cancel(); s.stop = nil; return <-done }
 }
 
@@ -329,7 +331,7 @@ func (s *served) settles(r *Replica) *View {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	o := s.options()
-	o.Offered, o.Clock, o.Scope = r.opts.Offered, nil, r.opts.Scope
+	o.Key, o.Offered = r.opts.Key, r.opts.Offered
 	conn, err := Dial(ctx, s.pins, o)
 	require.NoError(s.t, err)
 	defer conn.Close()
@@ -347,14 +349,14 @@ func (s *served) settles(r *Replica) *View {
 }
 
 // inStore is what the stopped coordinator's store holds for a view.
-func (s *served) inStore(v *View) {
+func (s *served) inStore(k handshake.Signer, v *View) {
 	require.Nil(s.t, s.stop)
 	st, err := store.Open(s.dir, s.opts.Store)
 	require.NoError(s.t, err)
 	defer func() { require.NoError(s.t, st.Close()) }()
 	cut := st.Cut()
 	defer cut.Close()
-	viewer := work.Viewer{Principal: handshake.KeyIDOf(s.reader.Public()), Scope: v.Scope, Capabilities: v.Capabilities}
+	viewer := work.Viewer{Principal: handshake.KeyIDOf(k.Public()), Scope: v.Scope, Capabilities: v.Capabilities}
 	rows := 0
 	for after, done := (store.Key{}), false; !done; {
 		var page []store.Row

@@ -207,6 +207,37 @@ func TestC13_ReplicaHealsWhatCannotBeApplied(t *testing.T) {
 	}
 }
 
+// TestC13_ReplicaShowsNothingOfABadReplay is given a replay whose digest is right and whose
+// events do not follow each other: what went before them is not shown either, and a
+// snapshot heals.
+func TestC13_ReplicaShowsNothingOfABadReplay(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	m.mu.Lock()
+	m.appendLocked(1, 1)
+	m.mu.Unlock()
+	r := attended(t, w, m, ReplicaOptions{})
+	changes := mirrored(t, r, 0, nil)
+	changes.agrees(reaches(t, r, m))
+	m.mu.Lock()
+	m.staged = func(events []frames.ReplayEvent) {
+		m.staged = nil
+		events[3] = change(events[3].Sequence, 1, events[3].Revision+1)
+	}
+	m.fault = func(_ int, c *modelConn) bool { m.setFault(nil); return c.gap(frames.GapQueueOverflow) }
+	for seq := range uint64(8) {
+		m.appendLocked(2+seq, 1)
+	}
+	m.mu.Unlock()
+	changes.agrees(reaches(t, r, m))
+	require.Nil(t, m.staged)
+	require.Equal(t, 1, changes.count(RereadSnapshot))
+	require.Zero(t, changes.changes, "of the replay nothing was told")
+	require.True(t, told(changes, func(s ReplicaState) bool {
+		return s.Phase == ReplicaStale && s.Gap.Cause != nil && errors.As(s.Gap.Cause, new(*RevisionError))
+	}), "%v", changes.states)
+}
+
 // ofNoKind is the frame of e with a kind that no encoder of ours would write.
 func ofNoKind(t *testing.T, e *frames.CoordEvent) []byte {
 	a, err := frames.Append(nil, e)

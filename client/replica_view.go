@@ -10,7 +10,10 @@ import (
 
 // A View is everything that the key may see, at one event cut. It is immutable: any number
 // of goroutines may read it for as long as they like, and what they keep of it stays as it
-// is. Every View is whole; one that is no longer current says so.
+// is. Every View is whole; one that was not current when it was taken says so.
+//
+// A command may make several events, which the wire does not bracket: a run may be in a view
+// whose work session comes with the next. [Replica.WaitFor] waits for what belongs together.
 type View struct {
 	// Guard is the authority that the view was obtained under, and Incarnation its process.
 	Guard       frames.AuthorityGuard
