@@ -135,7 +135,8 @@ func TestAStateFileThatCannotGrowEndsTheProcess(t *testing.T) {
 	p := r.serve()
 	p.ready()
 	r.prepared(segmentBytes)
-	full := filepath.Join(disk, "full")
+	full, rest := filepath.Join(disk, "full"), filepath.Join(disk, "rest")
+	leaveFree(t, full, reserveBytes+8<<20) // so that the rest is filled before a lease ends
 	c := r.connect()
 	document := []byte(`"` + strings.Repeat("d", 60_000) + `"`)
 	acked := 0
@@ -149,7 +150,7 @@ func TestAStateFileThatCannotGrowEndsTheProcess(t *testing.T) {
 	}
 	for round := 0; ; round++ {
 		require.Less(t, round, 4, "the checkpoint was always there first")
-		for range 30 {
+		for range 20 {
 			cmd, err := client.NewCommand(fresh[frames.OperationID](t), frames.CommandCreateObjective,
 				&frames.CreateObjective{ObjectiveID: fresh[frames.ObjectiveID](t), Schema: 1, Document: document})
 			require.NoError(t, err)
@@ -158,16 +159,25 @@ func TestAStateFileThatCannotGrowEndsTheProcess(t *testing.T) {
 			acked++
 		}
 		p.signal(syscall.SIGSTOP)
-		fillDisk(t, full)
+		leaveFree(t, full, 128<<10)
+		fillDisk(t, rest)
 		p.signal(syscall.SIGCONT)
-		if ended() {
+		gone := ended()
+		if gone && p.ends() != daemon.ExitFenced {
 			break
 		}
-		require.NoError(t, os.Remove(full))
+		require.NoError(t, os.Remove(rest))
+		require.NoError(t, os.Truncate(full, fileSize(t, full)-(reserveBytes+8<<20)))
+		if gone { // it slept longer than its lease
+			p = r.serve()
+			p.ready()
+			c = r.connect()
+		}
 	}
 	require.Equal(t, daemon.ExitWriteFailed, p.ends())
 	require.Contains(t, p.output(), "state.db")
 	require.Contains(t, p.output(), "no space left on device")
+	require.NoError(t, os.Remove(rest))
 	require.NoError(t, os.Remove(full))
 	ok(t, coordinatord, "verify", "--state", r.dir)
 	r.serve().ready()
@@ -184,4 +194,11 @@ func TestFailedWritesHaveTheirOwnExitCode(t *testing.T) {
 		err := fmt.Errorf("store: %w", &store.IOError{Op: op, File: "f", Err: syscall.ENOSPC})
 		require.Equal(t, code, daemon.Code(coded(err)), op)
 	}
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	return info.Size()
 }

@@ -197,24 +197,23 @@ func (h *history) copyTo(tmp string) error {
 	return ioError("sync", tmp, errors.Join(err, f.Close()))
 }
 
-// tellSize reports how large the file has become, until the function that it returns is
-// called.
+// tellSize reports how large the file has become, now and then and once more when the
+// function that it returns is called.
 func tellSize(path string, o Options) (stop func()) {
 	quit := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
 		timer := o.Clock.NewTimer(compactTell)
 		defer timer.Stop()
-		for {
+		for end := false; !end; timer.Reset(compactTell) {
 			select {
 			case <-quit:
-				return
+				end = true
 			case <-timer.C():
 			}
 			if info, err := os.Stat(path); err == nil {
 				o.Progress(fmt.Sprintf("copying: %d bytes written", info.Size()))
 			}
-			timer.Reset(compactTell)
 		}
 	})
 	return func() { close(quit); telling.Wait() }

@@ -81,6 +81,7 @@ func TestCompactKeepsAllAndShrinks(t *testing.T) {
 	require.EqualValues(t, 2000+1+1+4, done.Values, "operations, retention, a signal, and what the store knows of itself")
 	require.NoFileExists(t, b.copyPath())
 	require.Contains(t, told[0], "state.db.compact, which an interrupted compact left")
+	require.Contains(t, told, fmt.Sprintf("copying: %d bytes written", done.After))
 	info, err := os.Stat(b.statePath())
 	require.NoError(t, err)
 	require.EqualValues(t, 0o640, info.Mode())
