@@ -51,6 +51,7 @@ func newInbox() inbox {
 // Causes of a link's end that are the owner's fault.
 var (
 	errOverCredit = errors.New("the owner sent facts without credit")
+	errBadFact    = errors.New("the owner sent a fact of bad form")
 	errOverReport = errors.New("the owner reported more bindings than can be")
 )
 
@@ -72,6 +73,7 @@ func (s *session) onBindings(ids []frames.BindingID) {
 }
 
 func (s *session) onFact(f *frames.TerminalSourceFact) {
+	_, bad := f.DecodePayload() // what the writer cannot decide on would stop it
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := f.Source.BindingID
@@ -79,6 +81,8 @@ func (s *session) onFact(f *frames.TerminalSourceFact) {
 	switch {
 	case st == nil: // it was on its way when the binding was given up
 		return
+	case bad != nil:
+		s.inbox.broken = errBadFact
 	case st.left == 0:
 		s.inbox.broken = errOverCredit
 	default:

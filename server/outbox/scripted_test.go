@@ -30,6 +30,9 @@ type scripted struct {
 	stalls   bool                                                 // guarded by mu: OPEN_FACTS has no reply
 	noSend   frames.Code                                          // guarded by mu: refuses DISPATCH_EFFECT, if not 0
 	noGet    frames.Code                                          // guarded by mu: refuses GET_EFFECT, if not 0
+	nameless bool                                                 // guarded by mu: a SPAWN succeeds without a resource
+	getGate  chan struct{}                                        // guarded by mu: not nil holds GET_EFFECT back until it is closed
+	opened   []uint64                                             // guarded by mu: where OPEN_FACTS began
 	inc      frames.IncarnationID                                 // guarded by mu
 	lines    []*line                                              // guarded by mu
 	journal  map[frames.EffectAttemptID]*entry                    // guarded by mu
@@ -346,7 +349,7 @@ func (o *scripted) dispatch(a *frames.EffectAttempt, inc frames.IncarnationID) (
 	}
 	e.started++
 	o.resource++
-	e.result.HasResource, e.result.Resource = true, frames.ResourceID{ID: o.resource}
+	e.result.HasResource, e.result.Resource = !o.nameless, frames.ResourceID{ID: o.resource}
 	o.bindings[id] = &held{inc: inc}
 	o.emitLocked(id, frames.FactOpened, &frames.Opened{})
 	for n := range facts {
@@ -361,6 +364,12 @@ func (o *scripted) dispatch(a *frames.EffectAttempt, inc frames.IncarnationID) (
 func (l *line) GetEffect(_ context.Context, _ frames.AuthorityGuard, id frames.EffectAttemptID, digest [32]byte) (owner.Result, error) {
 	if err := l.ask("get"); err != nil {
 		return owner.Result{}, err
+	}
+	l.o.mu.Lock()
+	gate := l.o.getGate
+	l.o.mu.Unlock()
+	if gate != nil {
+		<-gate
 	}
 	if code := l.o.refusal(&l.o.noGet); code != 0 {
 		return owner.Result{}, &owner.RefusedError{Code: code}
@@ -397,6 +406,7 @@ func (l *line) OpenFacts(ctx context.Context, _ frames.AuthorityGuard, id frames
 	}
 	l.o.mu.Lock()
 	defer l.o.mu.Unlock()
+	l.o.opened = append(l.o.opened, after)
 	if l.o.bindings[id] == nil {
 		return &owner.RefusedError{Code: frames.CodeNotFound}
 	}

@@ -1,0 +1,159 @@
+package outbox
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"coordinator/frames"
+	"coordinator/owner"
+)
+
+// lives starts run 7, whose process goes on.
+func (b *bed) lives() frames.OperationID {
+	b.t.Helper()
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	op := b.startRun(7)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" && b.durable(frames.BindingID{7}) == 1 })
+	return op
+}
+
+func (b *bed) bell() {
+	b.owner.emit(frames.BindingID{7}, frames.FactAttention, &frames.Attention{Kind: frames.AttentionBell})
+}
+
+// links is how many links have come as far as AUTHORITY.
+func (b *bed) links() (n int) {
+	for _, r := range b.owner.requests() {
+		if r == "authority" {
+			n++
+		}
+	}
+	return n
+}
+
+// Credit and changes come back: one link takes any number of facts, one by one or in a flood.
+func TestOneLinkTakesAllFacts(t *testing.T) {
+	b := newBed(t)
+	b.lives()
+	n := uint64(1)
+	for range factChanges + 20 {
+		b.bell()
+		n++
+		b.until("it is durable", func() bool { return b.durable(frames.BindingID{7}) == n })
+	}
+	for range 6 * factCredit {
+		b.bell()
+		n++
+	}
+	b.until("all are durable", func() bool { return b.durable(frames.BindingID{7}) == n })
+	require.Equal(t, 1, b.links())
+}
+
+// A link that comes again goes on behind the last fact that was admitted.
+func TestFactsGoOnWhereTheyWere(t *testing.T) {
+	b := newBed(t)
+	b.lives()
+	for n := uint64(2); n < 5; n++ {
+		b.bell()
+		b.until("it is durable", func() bool { return b.durable(frames.BindingID{7}) == n })
+		b.owner.cut()
+		b.until("it is opened again", func() bool {
+			b.owner.mu.Lock()
+			defer b.owner.mu.Unlock()
+			return len(b.owner.opened) == int(n)
+		})
+	}
+	b.owner.mu.Lock()
+	defer b.owner.mu.Unlock()
+	require.LessOrEqual(t, b.owner.opened[0], uint64(1))
+	require.Equal(t, []uint64{2, 3, 4}, b.owner.opened[1:])
+}
+
+// A fact that cannot be admitted is not acknowledged: its link ends, and the owner keeps it.
+func TestFactsThatAreNotCommittedAreNotAcknowledged(t *testing.T) {
+	b := newBed(t)
+	b.lives()
+	b.owner.mu.Lock()
+	l := b.owner.lines[0]
+	bad := &frames.TerminalSourceFact{
+		Source: frames.TerminalSourceRef{BindingID: frames.BindingID{7}, Owner: ownerPin, OwnerIncarnation: b.owner.inc, Sequence: 2},
+		Kind:   frames.FactOutputRange, Schema: frames.FactSchema, Payload: []byte("no range"),
+	}
+	l.out <- func() { l.h.Fact(bad) } // the scripted owner checks every FACT_ACK
+	b.owner.mu.Unlock()
+	<-l.done
+	b.until("the link is up again", func() bool { return b.links() == 2 && b.durable(frames.BindingID{7}) == 1 })
+	b.bell()
+	b.until("the true one is durable", func() bool { return b.durable(frames.BindingID{7}) == 2 })
+}
+
+// A SPAWN whose outcome is not known yet may have a process: when the owner reports it, it is
+// not given up.
+func TestD45_ProcessOfAnUnknownOutcomeIsKept(t *testing.T) {
+	b := newBed(t)
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	gate := make(chan struct{})
+	b.owner.mu.Lock()
+	b.owner.getGate = gate
+	b.owner.mu.Unlock()
+	cut := false
+	b.owner.at(func(step string) {
+		if step == "dispatched" && !cut { // it has been started, and nobody hears of it
+			cut = true
+			b.owner.cut()
+		}
+	})
+	op := b.startRun(7)
+	b.until("it is looked up", func() bool { return slices.Contains(b.owner.requests(), "get") })
+	given := func() bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return b.owner.bindings[frames.BindingID{7}].given
+	}
+	require.Never(t, given, 100*time.Millisecond, 5*time.Millisecond)
+	close(gate)
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" && b.durable(frames.BindingID{7}) == 1 })
+	require.False(t, given())
+	require.Equal(t, frames.RunRunning, b.run(7).State)
+}
+
+// A binding of the incarnation that is there does not end because the owner knows nothing of it,
+// or says that nothing more comes; it ends with that incarnation [D-53].
+func TestC16_OnlyAnotherIncarnationLosesABinding(t *testing.T) {
+	b := newBed(t)
+	b.lives()
+	b.owner.mu.Lock()
+	l := b.owner.lines[0]
+	l.out <- func() { l.h.FactsEnd(frames.BindingID{7}, 1) }
+	b.owner.mu.Unlock()
+	ended := func() bool { return b.binding(7).State != frames.StateActive }
+	require.Never(t, ended, 50*time.Millisecond, 5*time.Millisecond)
+
+	b.owner.mu.Lock()
+	delete(b.owner.bindings, frames.BindingID{7})
+	b.owner.cutLocked()
+	b.owner.mu.Unlock()
+	b.until("it is opened in vain", func() bool {
+		b.owner.mu.Lock()
+		defer b.owner.mu.Unlock()
+		return len(b.owner.opened) == 2
+	})
+	require.Never(t, ended, 50*time.Millisecond, 5*time.Millisecond)
+
+	b.owner.restart()
+	require.Equal(t, frames.RunFailed, b.ended(7))
+	require.Equal(t, frames.EndOwnerLost, *b.binding(7).Reason)
+}
+
+// A SPAWN that succeeded without naming its resource proves nothing.
+func TestSuccessWithoutAResource(t *testing.T) {
+	b := newBed(t)
+	b.owner.mu.Lock()
+	b.owner.nameless = true
+	b.owner.mu.Unlock()
+	op := b.startRun(7)
+	b.until("it is answered", func() bool { return b.result(op) == "INDETERMINATE/TARGET_OUTCOME_UNKNOWN" })
+}
