@@ -59,6 +59,11 @@ type view struct {
 // needs are rows to prefetch: those of heads without their payloads.
 type needs struct{ refs, heads []frames.ObjectRef }
 
+// wideNeeds is how many heads are many: as many as all that wait may hold at once.
+const wideNeeds = 256
+
+func (n *needs) wide() bool { return len(n.heads) > wideNeeds }
+
 func (v *view) Record(ref frames.ObjectRef) (work.Stored, bool, error) {
 	row, found, err := v.tx.Get(ref)
 	if errors.Is(err, store.ErrNotLoaded) {

@@ -219,6 +219,64 @@ func TestArchiveOfHistory(t *testing.T) {
 	require.Equal(t, frames.KindObjective, events[want-1].Object.Kind)
 }
 
+// Of archives that need very many rows one holds them at a time, whoever asks, and each is
+// answered.
+func TestWideArchivesTakeTurns(t *testing.T) {
+	for name, drive := range map[string]func(*testing.T, *bed){
+		"stepped": func(t *testing.T, b *bed) {
+			// Who needs many rows learns of more once it has them: the others do not.
+			most, waited := 0, 0
+			for worked := true; worked; {
+				var err error
+				worked, err = b.writer.Step()
+				require.NoError(t, err)
+				for _, it := range b.writer.stale {
+					if it == b.writer.wide {
+						most = max(most, len(it.needs.heads))
+					} else if b.writer.wide != nil && it.needs.wide() {
+						waited = max(waited, len(it.needs.heads))
+					}
+				}
+			}
+			require.NotZero(t, waited)
+			require.Greater(t, most, waited)
+			require.Nil(t, b.writer.wide)
+		},
+		"running": func(t *testing.T, b *bed) {
+			ran := make(chan error, 1)
+			ctx, stop := context.WithCancel(context.Background())
+			go func() { ran <- b.writer.Run(ctx) }()
+			t.Cleanup(func() { stop(); require.NoError(t, <-ran) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := withOwner(t)
+			const runs = wideNeeds/3 + 1 // three objects each beside the run
+			for n := 1; n <= runs; n++ {
+				b.ran(n, 0)
+			}
+			require.NoError(t, b.do(finish(t, 1000, 1), alice).err)
+			b.checkpoint()
+			var waiting []chan answer
+			for n := range 5 {
+				waiting = append(waiting, b.propose(archive(t, 2000+n, 1), alice))
+			}
+			other := b.propose(create(t, 3000, 3000, "{}"), alice)
+			drive(t, b)
+			require.NoError(t, (<-other).err)
+			done := 0
+			for _, w := range waiting {
+				if a := <-w; a.err == nil {
+					done++
+				} else {
+					require.Equal(t, frames.CodeNotFound, code(t, a.err))
+				}
+			}
+			require.Equal(t, 1, done)
+		})
+	}
+}
+
 // crashAnywhere lets act meet a disk that stops at each of its operations in turn, crashes,
 // and looks at what a new start finds. check says whether act is done by now.
 func crashAnywhere(t *testing.T, prepare func(*bed), act func(*bed) error, check func(*bed) (done bool)) {

@@ -23,6 +23,7 @@ type Writer struct {
 	mu          sync.Mutex
 	queue       []*item // guarded by mu
 	stale       []*item // guarded by mu: to be prefetched again
+	wide        *item   // guarded by mu: the one that may hold many rows
 	staleWake   chan struct{}
 	calls       []*call // guarded by mu
 	outstanding int     // guarded by mu: proposals not yet answered
@@ -277,6 +278,7 @@ type reply struct {
 // reply frees the place of it and answers.
 func (w *Writer) reply(it *item, r reply) {
 	w.release(it)
+	w.narrow(it)
 	it.done(r.result, r.err)
 }
 
@@ -326,6 +328,41 @@ func (w *Writer) refetchLoop(ctx context.Context) {
 	}
 }
 
+// takeStale gives the items to prefetch. Of those that need very many rows one has them at a
+// time; the others wait for its end.
+func (w *Writer) takeStale() []*item {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var ready, waiting []*item
+	for _, it := range w.stale {
+		if it.needs.wide() {
+			if w.wide == nil {
+				w.wide = it
+			}
+			if w.wide != it {
+				waiting = append(waiting, it)
+				continue
+			}
+		}
+		ready = append(ready, it)
+	}
+	w.stale = waiting
+	return ready
+}
+
+// narrow lets the next item that needs very many rows have them.
+func (w *Writer) narrow(it *item) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wide != it {
+		return
+	}
+	if w.wide = nil; len(w.stale) > 0 {
+		signal(w.staleWake)
+		signal(w.wake) // for Step alone, which reads by itself
+	}
+}
+
 // refetchInline does the same in a simulation, which has no such goroutine. It reports
 // whether this is one.
 func (w *Writer) refetchInline() bool {
@@ -339,11 +376,7 @@ func (w *Writer) refetchInline() bool {
 }
 
 func (w *Writer) refetch() {
-	w.mu.Lock()
-	items := w.stale
-	w.stale = nil
-	w.mu.Unlock()
-	for _, it := range items {
+	for _, it := range w.takeStale() {
 		err := w.prefetch(it)
 		if err == nil {
 			err = w.enqueue(it)
