@@ -159,13 +159,16 @@ func (b *binding) follow(exited <-chan frames.Closed) (status frames.Closed, hel
 			exited = nil
 			drainAt.set(grace)
 		case <-drained:
-			drained = nil
+			drained, held = nil, false
 		case <-drainAt.C():
-			if b.child.held() {
+			// Twice in a row, since a process that has just been made by somebody else in this
+			// program may have it for a moment. When nobody has it, what is left has an end, and
+			// only this side is slow.
+			again := held
+			if held = b.child.held(); held && again {
 				return status, true
 			}
-			// Nobody can write any more: what is left has an end, and only this side is slow.
-			drainAt.set(max(grace, flushAfter))
+			drainAt.set(flushAfter)
 		}
 	}
 	return status, false

@@ -98,6 +98,8 @@ func TestStopBoundsEveryGrace(t *testing.T) {
 		go func() { stopped <- m.o.Close() }()
 		m.due(stopGrace)
 		m.clk.Advance(stopGrace)
+		m.due(flushAfter) // it is asked twice
+		m.clk.Advance(flushAfter)
 		require.NoError(t, <-stopped)
 	})
 }

@@ -104,11 +104,13 @@ func (ptyLauncher) hold(rows, cols uint16) (_ held, err error) {
 		return nil, err
 	}
 	defer reportW.Close()
+	spawning.RLock()
 	p, err := os.StartProcess(selfExe, []string{heldName}, &os.ProcAttr{
 		Dir: "/", Env: []string{},
 		Files: []*os.File{term.slave, term.slave, term.slave, ordersR, reportW},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0},
 	})
+	spawning.RUnlock()
 	if err != nil {
 		ordersW.Close()
 		reportR.Close()
@@ -219,15 +221,18 @@ func (c *ptyChild) readLate(p []byte) (n int, err error) {
 	return 0, err
 }
 
-// held asks the kernel, which hangs up on a master whose slave side nobody has open. A process
-// that this one has just forked has copies of everything until it execs; the lock waits for it.
+// spawning keeps held from asking while a process is being made: until its exec is over it has
+// copies of all that this one has open, other terminals among them.
+var spawning sync.RWMutex
+
+// held asks the kernel, which hangs up on a master whose slave side nobody has open.
 func (c *ptyChild) held() bool {
 	rc, err := c.term.master.SyscallConn()
 	if err != nil {
 		return false
 	}
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
+	spawning.Lock()
+	defer spawning.Unlock()
 	held := false
 	err = rc.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
