@@ -141,15 +141,15 @@ func quicCommands(ctx context.Context, e *measure.Env) error {
 	return r.commands(ctx, e, r.unix, "own.quic.beside.c64", 64, 3)
 }
 
-// fill makes commands until n have run, 256 in flight: creations while fewer than live
-// objectives are there, then updates of them.
+// fill makes commands until n have run, 256 in flight at most: creations while fewer than
+// live objectives are there, then updates of them.
 func (r *rig) fill(ctx context.Context, n, live int) error {
 	conns, closeAll, err := r.dialAll(ctx, r.unix, writers, client.Options{})
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	ws := newWorkers(conns, 256)
+	ws := newWorkers(conns, max(min(256, live), 1))
 	g, ctx := errgroup.WithContext(ctx)
 	for i, w := range ws {
 		g.Go(func() error { return w.share(ctx, part(n, len(ws), i), part(live, len(ws), i)) })

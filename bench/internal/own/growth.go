@@ -27,7 +27,7 @@ func Growth(share float64) (parts []measure.Part) {
 
 func growth(ctx context.Context, e *measure.Env, at float64) error {
 	quotas := fanQuotas(growthFan)
-	r, err := startRig(ctx, e, quotas)
+	r, err := startShort(ctx, e, quotas)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func growth(ctx context.Context, e *measure.Env, at float64) error {
 	if err := r.commands(ctx, &measured, r.unix, "growth.command", 64, 5); err != nil {
 		return err
 	}
-	if err := r.fan(ctx, &measured, overUnix, "growth.fan", growthFan, quotas, measured.FanBoth); err != nil {
+	if err := r.fan(ctx, &measured, overUnix, "growth.fan", growthFan, quotas, measured.FanBusy); err != nil {
 		return err
 	}
 	for range 3 {

@@ -43,6 +43,16 @@ func TestShares(t *testing.T) {
 	}
 }
 
+func TestLogTime(t *testing.T) {
+	at, err := logTime("time=2026-01-02T03:04:05.678Z level=INFO msg=serving epoch=2")
+	require.NoError(t, err)
+	require.Equal(t, 678_000_000, at.Nanosecond())
+	for _, bad := range []string{"", "ready /x epoch 2", "time=soon msg=x"} {
+		_, err := logTime(bad)
+		require.Error(t, err, bad)
+	}
+}
+
 func TestFinder(t *testing.T) {
 	event := func(document []byte) *client.Event {
 		record, err := frames.NewRecord(objectiveRef(frames.ObjectiveID{1}), 3, &frames.Objective{DocumentSchema: 1, Document: document})

@@ -121,7 +121,7 @@ func profile(ctx context.Context, e *measure.Env, path string, load profiled) er
 	if err != nil {
 		return err
 	}
-	r := &rig{bin: e.Bin, root: root, pprof: addr}
+	r := &rig{bin: e.Bin, root: root, lease: usualLease, pprof: addr}
 	defer r.stop()
 	if err := r.start(ctx, fanQuotas(growthFan)); err != nil {
 		return err

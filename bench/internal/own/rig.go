@@ -20,12 +20,14 @@ import (
 	"coordinator/handshake"
 )
 
-// leaseSecs is the shortest lease, so that a restart waits least for the former one.
-const leaseSecs = 6
+// Seconds that a lease lasts: as shipped, and the least that there is, so that a restart
+// waits least for the former one.
+const usualLease, shortLease = 15, 6
 
 // A rig is a running witness and coordinator, and what a client needs to reach them.
 type rig struct {
 	bin, root   string
+	lease       int // seconds
 	witness     *daemon
 	coordinator *daemon
 	key         *handshake.Key
@@ -36,11 +38,20 @@ type rig struct {
 // startRig makes a state directory and starts both daemons. quotas are set for the
 // principal and for the server; without any the shipped ones hold.
 func startRig(ctx context.Context, e *measure.Env, quotas map[string]int) (*rig, error) {
+	return startLeased(ctx, e, quotas, usualLease)
+}
+
+// startShort is startRig for a coordinator that is going to be killed.
+func startShort(ctx context.Context, e *measure.Env, quotas map[string]int) (*rig, error) {
+	return startLeased(ctx, e, quotas, shortLease)
+}
+
+func startLeased(ctx context.Context, e *measure.Env, quotas map[string]int, lease int) (*rig, error) {
 	root, err := e.TempDir("own")
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{bin: e.Bin, root: root}
+	r := &rig{bin: e.Bin, root: root, lease: lease}
 	if err := r.start(ctx, quotas); err != nil {
 		r.stop()
 		return nil, err
@@ -105,7 +116,7 @@ func (r *rig) initialise(ctx context.Context, quotas map[string]int) error {
 		Config        string `json:"config"`
 	}
 	err = r.run(ctx, &c, "coordinatord", "init", "--state", r.path("c"), "--witness-socket", w.Socket, "--witness-authority", w.Authority,
-		"--witness-id", w.WitnessID, "--lease-secs", strconv.Itoa(leaseSecs), "--quic", addr, "-o", "json")
+		"--witness-id", w.WitnessID, "--lease-secs", strconv.Itoa(r.lease), "--quic", addr, "-o", "json")
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func TestCurves(t *testing.T) {
 	dir := t.TempDir()
 	r := results(map[string]float64{
 		"growth.command@0.01": 20_000, "growth.command@10": 15_000, "growth.command@1": 18_000, "growth.restart@1": 0,
-		"own.command.c64": 3, "odd@name": 1,
+		"own.command.c64": 3, "growth.snapshot@name": 1, "growth.command.p50@1": 7,
 	})
 	list := curves(r)
 	require.Len(t, list, 2)

@@ -16,6 +16,9 @@ import (
 // growthMark stands between a figure's name and the share of the state it was measured at.
 const growthMark = "@"
 
+// drawn are the figures that are worth a curve; the others are in the table.
+var drawn = []string{"growth.command", "growth.command.p99", "growth.fan.f64", "growth.snapshot", "growth.restart"}
+
 // A point is a median with its least and most at one amount of state.
 type point struct{ x, low, mid, high float64 }
 
@@ -25,12 +28,12 @@ type curve struct {
 	points     []point
 }
 
-// curves collects the figures that were measured at several amounts of state.
+// curves collects the figures that are drawn.
 func curves(r *measure.Results) (list []curve) {
 	for _, row := range r.Rows {
 		name, at, found := strings.Cut(row.Name, growthMark)
 		x, err := strconv.ParseFloat(at, 64)
-		if !found || err != nil || x <= 0 {
+		if !found || err != nil || x <= 0 || !slices.Contains(drawn, name) {
 			continue
 		}
 		i := slices.IndexFunc(list, func(c curve) bool { return c.name == name })
@@ -46,7 +49,7 @@ func curves(r *measure.Results) (list []curve) {
 	return list
 }
 
-// Curves writes one SVG into dir per figure that was measured at several amounts of state.
+// Curves writes one SVG into dir per figure that is drawn.
 func Curves(dir string, r *measure.Results) error {
 	for _, c := range curves(r) {
 		path := filepath.Join(dir, strings.ReplaceAll(c.name, ".", "-")+".svg")
