@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -244,6 +245,27 @@ func TestHistoryEndsWhereATrimmedLogHasNoMore(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, after)
 	require.Equal(t, 6, seen)
+}
+
+// TestHistoryIsNotReadToItsEndByASilence: that nothing comes from a coordinator that does not answer
+// either says nothing of the log.
+func TestHistoryIsNotReadToItsEndByASilence(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	for range 10 {
+		m.write()
+	}
+	m.kept = 4
+	var seen atomic.Int32
+	m.setFault(func(_ int, c *modelConn) bool {
+		_, pong := c.sending.(*frames.Pong)
+		return pong && seen.Load() == 6
+	})
+	opts := w.options(m.serve)
+	opts.Offered = frames.CapSignals
+	opts.Clock = quietly{w.clock, func() bool { return seen.Load() == 6 }}
+	_, err := ReadHistory(t.Context(), w.pins, opts, func(*Event) (bool, error) { seen.Add(1); return false, nil })
+	require.ErrorIs(t, err, ErrDisconnected)
 }
 
 func TestHistoryRefusals(t *testing.T) {

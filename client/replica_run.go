@@ -111,7 +111,7 @@ func (r *Replica) synced(snap *Synced) {
 }
 
 // current publishes the table. The view is current where the coordinator could send more
-// (protocol.md §10 [D-20]).
+// (protocol.md §10 [D-20]) and nothing that it has sent waits.
 func (r *Replica) current(snap *Synced, edit func(*ReplicaState)) {
 	f, s := r.follower, r.now.Load().state
 	if edit != nil {
@@ -119,7 +119,7 @@ func (r *Replica) current(snap *Synced, edit func(*ReplicaState)) {
 	}
 	// A write that fails ends the connection, which the follower tells next.
 	covered, err := f.sub.settle(r.ctx)
-	if s.Phase, s.Reason = ReplicaCurrent, StaleNone; !covered || err != nil {
+	if s.Phase, s.Reason = ReplicaCurrent, StaleNone; !covered || err != nil || f.sub.waiting() {
 		s.Phase, s.Reason = ReplicaStale, StaleBehind
 	} else {
 		s.Gap = nil

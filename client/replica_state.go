@@ -63,8 +63,8 @@ const (
 	// StaleAuthority is another authority than the view's, which is being verified
 	// (protocol.md §4 [D-44]).
 	StaleAuthority
-	// StaleBehind is a view that the coordinator is ahead of: until what waits has been
-	// applied it could send no more (protocol.md §10 [D-20]).
+	// StaleBehind is a view that the coordinator is known to be ahead of: events wait to be
+	// applied, or it could send no more (protocol.md §10 [D-20]).
 	StaleBehind
 )
 
