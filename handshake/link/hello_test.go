@@ -137,11 +137,14 @@ func TestC04_ServersThatAreRefused(t *testing.T) {
 			if tt.client != nil {
 				tt.client(p)
 			}
+			nc := r.connect()
 			_, _, err := p.Connect(t.Context(), func(context.Context) (net.Conn, handshake.Channel, error) {
-				return r.connect(), handshake.UDSPeer{Cred: sock.SelfCred()}, nil
+				return nc, handshake.UDSPeer{Cred: sock.SelfCred()}, nil
 			})
 			require.ErrorIs(t, err, ErrImpostor)
 			require.ErrorContains(t, err, "not the pinned test server")
+			_, err = nc.Write([]byte{0})
+			require.ErrorIs(t, err, io.ErrClosedPipe, "it is not left open")
 		})
 	}
 }

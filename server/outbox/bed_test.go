@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +97,25 @@ func (f *fence) Guard() frames.AuthorityGuard {
 	return c.Guard()
 }
 
+// gated is the outbox's view of a fence: a test can make the clocks diverge for it alone.
+type gated struct {
+	*fence
+	diverged atomic.Bool
+}
+
+func (g *gated) Check() error {
+	if g.diverged.Load() {
+		return authority.ErrDiverged
+	}
+	return g.fence.Check()
+}
+
+// agree lets the clocks agree again.
+func (g *gated) agree() {
+	g.diverged.Store(false)
+	g.change(false)
+}
+
 // change renews the certificate, or ends it.
 func (f *fence) change(dead bool) {
 	f.mu.Lock()
@@ -118,6 +138,7 @@ type bed struct {
 	activation uint64
 	store      *store.Store
 	fence      *fence
+	gate       *gated
 	writer     *commit.Writer
 	outbox     *Outbox
 	stop       func()
@@ -153,6 +174,7 @@ func (b *bed) start() {
 	require.NoError(b.t, err)
 	b.activation++
 	b.fence = newFence(b.activation)
+	b.gate = &gated{fence: b.fence}
 	clk := quick{clock.System(), &b.mu, &b.rests}
 	owners := b.owners
 	if owners == nil {
@@ -164,7 +186,7 @@ func (b *bed) start() {
 		b.outbox.Publish(batch)
 	}})
 	b.outbox = New(Options{
-		Owners: owners, Writer: b.writer, Fence: b.fence, Clock: clk, Rand: rand.Reader,
+		Owners: owners, Writer: b.writer, Fence: b.gate, Clock: clk, Rand: rand.Reader,
 		Authorised: func(key frames.KeyID, scope frames.Scope) bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()

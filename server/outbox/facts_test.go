@@ -157,3 +157,67 @@ func TestSuccessWithoutAResource(t *testing.T) {
 	op := b.startRun(7)
 	b.until("it is answered", func() bool { return b.result(op) == "INDETERMINATE/TARGET_OUTCOME_UNKNOWN" })
 }
+
+// While the clocks diverge nothing is sent: no effect, no look-up, no certificate, no opening and
+// no acknowledgement; all of it goes out once they agree [D-9] [D-48].
+func TestNothingIsSentWhileTheClocksDiverge(t *testing.T) {
+	b := newBed(t)
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	still := func(what string) {
+		t.Helper()
+		n := len(b.owner.requests())
+		require.Never(t, func() bool { return len(b.owner.requests()) != n }, 50*time.Millisecond, 5*time.Millisecond, what)
+	}
+	has := func(n int, what string) func() bool {
+		return func() bool { return slices.Contains(b.owner.requests()[n:], what) }
+	}
+	b.owner.answers(0, owner.Result{State: frames.EffectSucceeded})
+	b.gate.diverged.Store(true)
+	n := len(b.owner.requests())
+	op := b.startRun(7)
+	still("no effect")
+	b.gate.agree()
+	b.until("it runs", func() bool { return b.result(op) == "SUCCEEDED" && b.durable(frames.BindingID{7}) == 1 })
+	require.True(t, has(n, "dispatch")())
+	b.until("its start is acknowledged", has(n, "ack"))
+
+	b.gate.diverged.Store(true)
+	n = len(b.owner.requests())
+	b.bell()
+	b.until("it is durable", func() bool { return b.durable(frames.BindingID{7}) == 2 })
+	b.fence.change(false) // a renewal
+	still("no acknowledgement and no certificate")
+	b.gate.agree()
+	b.until("both go out", func() bool { return has(n, "ack")() && has(n, "authority")() })
+
+	b.gate.diverged.Store(true)
+	n = len(b.owner.requests())
+	b.owner.cut()
+	still("no certificate on a new link")
+	b.owner.at(func(step string) { // and nothing behind it
+		if step == "authority" {
+			b.gate.diverged.Store(true)
+		}
+	})
+	b.gate.agree()
+	b.until("the link is up", has(n, "authority"))
+	still("no opening")
+	b.owner.at(nil)
+	b.gate.agree()
+	b.until("it is opened", has(n, "open"))
+}
+
+// Connected is said of one incarnation, and served are the groups that it named.
+func TestConnectedIsSaidOfOneIncarnation(t *testing.T) {
+	b := newBed(t)
+	inc := b.owner.incarnation()
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, inc) })
+	require.True(t, b.outbox.Serves(ownerPin, inc, 1))
+	require.False(t, b.outbox.Serves(ownerPin, inc, 2))
+	require.False(t, b.outbox.Connected(ownerPin, frames.IncarnationID{99}))
+	require.False(t, b.outbox.Serves(ownerPin, frames.IncarnationID{99}, 1))
+	require.False(t, b.outbox.Connected(frames.Fingerprint{1}, inc))
+	b.owner.setDown(true)
+	b.until("it is down", func() bool { return !b.outbox.Connected(ownerPin, inc) })
+	require.False(t, b.outbox.Serves(ownerPin, inc, 1))
+}
