@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // waitLimit bounds what a test on real processes waits for.
-const waitLimit = 30 * time.Second
+const waitLimit = 120 * time.Second
 
 const farFuture = 4_000_000_000 // Unix seconds
 

@@ -33,7 +33,7 @@ func requireNoZombies(t testing.TB) {
 			}
 		})
 		return err == nil && len(zombies) == 0
-	}, 5*time.Second, 10*time.Millisecond, "zombies: %v", &zombies)
+	}, waitLimit, 10*time.Millisecond, "zombies: %v", &zombies)
 }
 
 func TestARunFromStartToEnd(t *testing.T) {

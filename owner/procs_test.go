@@ -115,7 +115,7 @@ func TestOrphansAreReapedAndNobodyElse(t *testing.T) {
 			}
 		})
 		return err == nil && children == 0
-	}, 10*time.Second, 20*time.Millisecond)
+	}, waitLimit, 20*time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

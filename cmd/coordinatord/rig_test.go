@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 }
 
 // waitFor bounds what a test waits for; nothing is expected to take that long.
-const waitFor = 60 * time.Second
+const waitFor = 180 * time.Second
 
 // run runs a program to its end.
 func run(t *testing.T, program string, args ...string) (code int, out, errs string) {

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-const waitFor = 30 * time.Second
+const waitFor = 120 * time.Second
 
 var (
 	testCoordinator = frames.CoordinatorID{0: 0xc0, 15: 1}

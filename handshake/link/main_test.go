@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	// waitFor bounds what a test waits for; nothing is expected to take so long.
-	waitFor = 30 * time.Second
+	waitFor = 120 * time.Second
 
 	farFuture = 4_000_000_000 // Unix seconds
 	maxFrame  = 64 << 10

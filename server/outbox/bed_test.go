@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const waitFor = 30 * time.Second
+const waitFor = 120 * time.Second
 
 var (
 	coordinator = frames.CoordinatorID{7}
