@@ -264,7 +264,7 @@ func TestReplayOfARecordLargerThanASegment(t *testing.T) {
 	b := newBed(t, t.TempDir())
 	tx := b.begin()
 	for i := range uint64(300) {
-		op := makeRow(frames.KindOperation, i+1, 1, strings.Repeat("x", int(i)), false)
+		op := makeRow(frames.KindOperation, 1<<30+i, 1, strings.Repeat("x", int(i)), false)
 		op.Principal = frames.KeyID{1, byte(i), byte(i >> 8)}
 		tx.Emit(frames.EventOperationChanged, eventID(i), op)
 	}
