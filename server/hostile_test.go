@@ -84,10 +84,12 @@ func TestC14_HostilePeers(t *testing.T) {
 	goroutines, files, heap := runtime.NumGoroutine(), countFiles(t), heapNow()
 
 	enemy := r.attackedBy(a)
+	toil(t, pairs, func(int) bool { return !enemy.atWork() })
 	first := r.srv.fence.Current().ExpiresAt
 	var peak uint64
+	looks := 0
 	slow := toil(t, pairs, func(n int) bool {
-		if n%32 == 0 {
+		if looks++; looks%32 == 0 {
 			peak = max(peak, heapNow())
 		}
 		return n < commands || r.srv.fence.Current().ExpiresAt < first+span
@@ -197,21 +199,24 @@ func (p *pair) one(t *testing.T) (done, seen time.Duration) {
 // A pace is how long things took, in the middle and for all but one in a hundred.
 type pace struct{ half, most, halfSeen, mostSeen time.Duration }
 
-// toil has all pairs work at once while more says so; n counts what each has done.
+// toil has all pairs work at once while more says so; n is what each has done at least.
+// None rests before the others are done: the server closes the silent.
 func toil(t *testing.T, pairs []*pair, more func(n int) bool) []pace {
 	t.Helper()
 	out := make([]pace, len(pairs))
 	var group sync.WaitGroup
 	var mu sync.Mutex
-	ask := func(n int) bool {
+	counts := make([]int, len(pairs))
+	ask := func(i, n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return more(n)
+		counts[i] = n
+		return more(slices.Min(counts))
 	}
 	for i, p := range pairs {
 		group.Go(func() {
 			var done, seen []time.Duration
-			for n := 0; ask(n) && !t.Failed(); n++ {
+			for n := 0; ask(i, n) && !t.Failed(); n++ {
 				d, s := p.one(t)
 				done, seen = append(done, d), append(seen, s)
 			}
@@ -230,9 +235,19 @@ func toil(t *testing.T, pairs []*pair, more func(n int) bool) []pace {
 // An enemy is the process of the hostile peers.
 type enemy struct {
 	leave func()
+	ready chan struct{} // closed once it is at work
 }
 
-// attackedBy starts it and returns once it is at work.
+func (e *enemy) atWork() bool {
+	select {
+	case <-e.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// attackedBy starts it.
 func (r *rig) attackedBy(a attack) *enemy {
 	r.t.Helper()
 	orders, err := json.Marshal(a)
@@ -245,15 +260,22 @@ func (r *rig) attackedBy(a attack) *enemy {
 	out, err := c.StdoutPipe()
 	require.NoError(r.t, err)
 	require.NoError(r.t, c.Start())
-	e := &enemy{leave: sync.OnceFunc(func() {
+	e := &enemy{ready: make(chan struct{})}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		in := bufio.NewReader(out)
+		if line, _ := in.ReadString('\n'); line != "at work\n" {
+			r.t.Errorf("the hostile process says %q", line)
+		}
+		close(e.ready)
+		io.Copy(io.Discard, in) //nolint:errcheck // it ends with the process
+	})
+	e.leave = sync.OnceFunc(func() {
 		stop.Close()
-		io.Copy(io.Discard, out) //nolint:errcheck // it ends with the process
-		c.Wait()                 //nolint:errcheck // whatever it ended with
-	})}
+		reading.Wait()
+		c.Wait() //nolint:errcheck // whatever it ended with
+	})
 	r.t.Cleanup(e.leave)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(r.t, err)
-	require.Equal(r.t, "at work\n", line)
 	return e
 }
 
