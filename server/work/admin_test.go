@@ -35,15 +35,18 @@ func TestRetentionPromiseAgainstAModel(t *testing.T) {
 		ops := map[byte]uint64{} // what each op was promised when it finished
 		next := byte(0)
 		inForce := uint64(DefaultOperationResultSecs)
-		fresh := func(rt *rapid.T) {
-			if next == math.MaxUint8 { // no id is left
-				rt.Skip()
+		fresh := func() bool {
+			if next == math.MaxUint8 { // no id is left, and there is no other action to be chosen
+				return false
 			}
 			next++
+			return true
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"change": func(rt *rapid.T) {
-				fresh(rt)
+				if !fresh() {
+					return
+				}
 				secs := rapid.Uint64Range(DefaultOperationResultSecs, DefaultOperationResultSecs+20).Draw(rt, "secs")
 				ops[next] = inForce
 				out, err := s.do(retention(t, next, secs), alice)
@@ -52,7 +55,9 @@ func TestRetentionPromiseAgainstAModel(t *testing.T) {
 				adverts[out.Result.Sequence] = secs
 			},
 			"work": func(rt *rapid.T) {
-				fresh(rt)
+				if !fresh() {
+					return
+				}
 				ops[next] = inForce
 				_, err := s.do(create(t, next, next, ""), alice)
 				require.NoError(rt, err)
