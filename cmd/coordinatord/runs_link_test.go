@@ -55,7 +55,8 @@ func TestAnOwnerOverQUIC(t *testing.T) {
 func TestC05_AStoppedCoordinatorDispatchesNothing(t *testing.T) {
 	t.Parallel()
 	r := withOwner(t)
-	p := r.serve("COORDINATOR_FAILPOINT=effect-marked=sleep:3s")
+	const sleep = 10 * time.Second // in which it must be stopped, however busy the machine is
+	p := r.serve(fmt.Sprintf("COORDINATOR_FAILPOINT=effect-marked=sleep:%v", sleep))
 	p.ready()
 	c := r.dial()
 	defer c.Close()
@@ -66,7 +67,7 @@ func TestC05_AStoppedCoordinatorDispatchesNothing(t *testing.T) {
 	}, waitFor, tick)
 	p.says("failpoint sleeps") // DISPATCHED is durable, and the first byte has not left
 	p.signal(syscall.SIGSTOP)
-	expires := time.Now().Add(lease * time.Second)
+	expires := time.Now().Add(max(lease*time.Second, sleep)) // when it goes on it would send at once
 	require.Eventually(t, func() bool { return time.Now().After(expires) }, waitFor, tick)
 	p.signal(syscall.SIGCONT)
 	require.Equal(t, daemon.ExitFenced, p.ends())
