@@ -41,67 +41,77 @@ func codecs(ctx context.Context, e *measure.Env) error {
 	return nil
 }
 
+// codeFrame measures one frame in every way.
 func codeFrame(ctx context.Context, e *measure.Env, name string, f frames.Frame) error {
-	frame, err := frames.Append(nil, f)
+	ways, err := coders(f)
 	if err != nil {
 		return err
-	}
-	body := frame[codec.HeaderSize:]
-	var out, byHand []byte
-	product := func() error {
-		g, err := frames.Decode(f.Type(), body)
-		if err != nil {
-			return err
-		}
-		out, err = frames.Append(out[:0], g)
-		return err
-	}
-	into, err := frames.Decode(f.Type(), body)
-	if err != nil {
-		return err
-	}
-	reused := func() error {
-		if err := codec.Decode(into, body); err != nil {
-			return err
-		}
-		out, err = frames.Append(out[:0], into)
-		return err
-	}
-	var w walk
-	hand := func() error {
-		if err := w.decode(body); err != nil {
-			return err
-		}
-		byHand = w.encode(byHand[:0])
-		return nil
-	}
-	if err := errors.Join(product(), reused(), hand()); err != nil {
-		return err
-	}
-	if string(byHand) != string(body) || string(out) != string(frame) {
-		return errors.New("what was decoded encodes to other bytes")
 	}
 	for range 5 {
-		ns, allocs, err := codingCost(e, product)
-		if err != nil {
-			return err
+		for _, way := range ways {
+			ns, allocs, err := codingCost(e, way.code)
+			if err != nil {
+				return err
+			}
+			e.Rec.Add(name+way.suffix, "ns", ns)
+			e.Rec.Add(name+way.suffix+".allocs", "allocs", allocs)
 		}
-		handNS, handAllocs, err := codingCost(e, hand)
-		if err != nil {
-			return err
-		}
-		reusedNS, reusedAllocs, err := codingCost(e, reused)
-		if err != nil {
-			return err
-		}
-		e.Rec.Add(name, "ns", ns)
-		e.Rec.Add(name+".allocs", "allocs", allocs)
-		e.Rec.Add(name+".reused", "ns", reusedNS)
-		e.Rec.Add(name+".reused.allocs", "allocs", reusedAllocs)
-		e.Rec.Add(name+".hand", "ns", handNS)
-		e.Rec.Add(name+".hand.allocs", "allocs", handAllocs)
 	}
 	return ctx.Err()
+}
+
+// A coder decodes a frame and encodes what it got.
+type coder struct {
+	suffix string // of its figures
+	code   func() error
+}
+
+// coders gives the ways to code f, each of which was seen to give the same bytes.
+func coders(f frames.Frame) ([]coder, error) {
+	frame, err := frames.Append(nil, f)
+	if err != nil {
+		return nil, err
+	}
+	body := frame[codec.HeaderSize:]
+	into, err := frames.Decode(f.Type(), body)
+	if err != nil {
+		return nil, err
+	}
+	var out []byte
+	var w walk
+	ways := []coder{
+		{"", func() error {
+			g, err := frames.Decode(f.Type(), body)
+			if err != nil {
+				return err
+			}
+			out, err = frames.Append(out[:0], g)
+			return err
+		}},
+		{".reused", func() error {
+			if err := codec.Decode(into, body); err != nil {
+				return err
+			}
+			out, err = frames.Append(out[:0], into)
+			return err
+		}},
+		{".hand", func() error {
+			if err := w.decode(body); err != nil {
+				return err
+			}
+			out = w.encode(append(out[:0], frame[:codec.HeaderSize]...))
+			return nil
+		}},
+	}
+	for _, way := range ways {
+		if err := way.code(); err != nil {
+			return nil, err
+		}
+		if string(out) != string(frame) {
+			return nil, errors.New("what was decoded encodes to other bytes")
+		}
+	}
+	return ways, nil
 }
 
 // codingCost is the time and the allocations of one call of f.

@@ -126,6 +126,21 @@ func (r *rig) initialise(ctx context.Context, quotas map[string]int) error {
 	if err := r.run(ctx, nil, "witnessd", "keys", "--state", r.path("w"), "add", "--coordinator", c.CoordinatorID, c.LinkPublicKey); err != nil {
 		return err
 	}
+	pins := client.Context{Name: "bench"}
+	if err := pin(&pins, c.CoordinatorID, c.Authority, w.WitnessID, w.PublicKey); err != nil {
+		return err
+	}
+	if err := r.enrol(ctx, &pins); err != nil {
+		return err
+	}
+	unix, quic := pins, pins
+	unix.Socket, quic.QUIC = c.Socket, addr
+	r.unix, r.quic = &unix, &quic
+	return nil
+}
+
+// enrol makes the client's key and memory, and has the coordinator know the key.
+func (r *rig) enrol(ctx context.Context, pins *client.Context) (err error) {
 	if err := os.Mkdir(r.path("k"), 0o700); err != nil {
 		return err
 	}
@@ -136,13 +151,7 @@ func (r *rig) initialise(ctx context.Context, quotas map[string]int) error {
 	if err := r.run(ctx, nil, "coordinatord", "keys", "--state", r.path("c"), "add", "--label", "bench", handshake.FormatPublicKey(r.key.Public())); err != nil {
 		return err
 	}
-	pins := client.Context{Name: "bench", KeyFile: keyFile, Path: filepath.Join(r.path("k"), "context.toml")}
-	if err := pin(&pins, c.CoordinatorID, c.Authority, w.WitnessID, w.PublicKey); err != nil {
-		return err
-	}
-	unix, quic := pins, pins
-	unix.Socket, quic.QUIC = c.Socket, addr
-	r.unix, r.quic = &unix, &quic
+	pins.KeyFile, pins.Path = keyFile, filepath.Join(r.path("k"), "context.toml")
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,17 +74,15 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestEveryTargetIsComplete holds every line to having a bound, and to naming figures that
-// judge as reached when they lie on it.
-func TestEveryTargetIsComplete(t *testing.T) {
-	rows := map[string]bool{}
+// TestEveryRowHasABound holds every row to one, which is reached by what lies on it.
+func TestEveryRowHasABound(t *testing.T) {
+	bounds := map[string]int{}
 	for _, target := range targets() {
-		rows[target.row] = true
-		require.False(t, target.must != target.must && target.aim != target.aim, "%s has no bound", target.what)
 		for _, bound := range []float64{target.must, target.aim} {
-			if bound != bound {
+			if math.IsNaN(bound) {
 				continue
 			}
+			bounds[target.row]++
 			require.Equal(t, reached, target.judge(bound, true, bound))
 			require.Equal(t, missed, target.judge(bound-1, true, bound+map[bool]float64{true: -2, false: 0}[target.atMost]))
 			require.Equal(t, unmeasured, target.judge(0, false, bound))
@@ -91,7 +90,7 @@ func TestEveryTargetIsComplete(t *testing.T) {
 		require.Equal(t, noBound, target.judge(1, true, none))
 	}
 	for row := 1; row <= 15; row++ {
-		require.True(t, rows[fmt.Sprint(row)], "row %d", row)
+		require.Positive(t, bounds[fmt.Sprint(row)], "row %d", row)
 	}
 }
 
