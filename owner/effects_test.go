@@ -270,6 +270,41 @@ func TestRowsAreKeptForThirtyDays(t *testing.T) {
 		}))
 		require.NoError(t, s.stop())
 	}
+	// Once its facts are acknowledged, too, the next look finds nothing to keep.
+	at := func(days int) func(*Options) {
+		return func(o *Options) { o.Clock = &shifted{Clock: clock.System(), by: time.Duration(days) * 24 * time.Hour} }
+	}
+	s = openStation(t, s.dir, at(31))
+	c = s.coordinator(2)
+	require.NoError(t, c.FactAck(t.Context(), waiting.id, 3, 0))
+	require.Equal(t, NeverSeen, c.lookUp(c.newSpawn(&Document{Argv: []string{"y"}})).State) // a round trip behind it
+	require.NoError(t, s.o.Prune())
+	_, err := s.o.holds(coordA, waiting.id)
+	require.Error(t, err)
+	require.Empty(t, entries(t, filepath.Join(s.dir, outputDir)))
+}
+
+// An incarnation that crashed counts as ended from the start of the next one.
+func TestACrashEndsAnIncarnation(t *testing.T) {
+	s := newStation(t, func(o *Options) { o.launch = newFakeLauncher() })
+	crashed := s.o.Incarnation()
+	require.NoError(t, s.stop())
+	j := openTestJournal(t, s.dir)
+	require.NoError(t, j.update(func(tx *txn) error { // as it stands when nobody could write it
+		tx.put(bucketIncarnations, crashed[:], &incarnationRow{Started: 1})
+		return nil
+	}))
+	require.NoError(t, j.close())
+	s = openStation(t, s.dir, func(o *Options) { o.launch = newFakeLauncher() })
+	now := s.o.Incarnation()
+	require.NoError(t, s.o.j.view(func(tx *txn) error {
+		var row incarnationRow
+		require.True(t, tx.get(bucketIncarnations, crashed[:], &row))
+		require.NotZero(t, row.Ended)
+		require.True(t, tx.get(bucketIncarnations, now[:], &row))
+		require.Zero(t, row.Ended)
+		return nil
+	}))
 }
 
 // The key is looked at before each frame is carried out: of one whose time is over nothing is
