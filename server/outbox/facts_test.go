@@ -7,8 +7,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/owner"
+	"coordinator/server/work"
 )
 
 // lives starts run 7, whose process goes on.
@@ -220,4 +222,38 @@ func TestConnectedIsSaidOfOneIncarnation(t *testing.T) {
 	b.owner.setDown(true)
 	b.until("it is down", func() bool { return !b.outbox.Connected(ownerPin, inc) })
 	require.False(t, b.outbox.Serves(ownerPin, inc, 1))
+}
+
+// [D-34]: an effect that its run contradicts when the coordinator starts is finished there and
+// then, and is neither sent nor looked up.
+func TestD34_EffectsThatTheirRunContradicts(t *testing.T) {
+	b := newBed(t)
+	op := b.diesReady()
+	b.owner.setDown(true)
+	b.restart()
+	ref := frames.ObjectRef{Kind: frames.KindRun, ID: frames.ObjectID{7}}
+	require.NoError(t, b.writer.Change(t.Context(), []frames.ObjectRef{ref}, func(v work.View, env work.Env) (work.Outcome, error) {
+		s, _, err := v.Record(ref)
+		if err != nil {
+			return work.Outcome{}, err
+		}
+		var run frames.Run
+		if err := codec.Decode(&run, s.Record.Payload); err != nil {
+			return work.Outcome{}, err
+		}
+		run.State = frames.RunRunning // without a binding
+		if s.Record.Payload, err = codec.Encode(nil, &run); err != nil {
+			return work.Outcome{}, err
+		}
+		s.Record.Revision++
+		id, err := env.NewEventID()
+		return work.Outcome{Changes: []work.Change{{Event: frames.EventRunChanged, EventID: id, Stored: s, Live: true}}}, err
+	}))
+	require.Equal(t, "PENDING", b.result(op))
+	b.stop()
+	b.start()
+	require.Equal(t, "INDETERMINATE/RECOVERY_STATE_INVALID", b.result(op), "before anybody could ask the owner")
+	b.owner.setDown(false)
+	b.until("the link is up", func() bool { return b.outbox.Connected(ownerPin, b.owner.incarnation()) })
+	require.Empty(t, b.owner.journalled())
 }

@@ -263,6 +263,11 @@ func TestOwnerAnswers(t *testing.T) {
 				b.do(frames.CommandCancelRun, &frames.RunCommand{RunID: frames.RunID{7}})
 				require.Equal(t, frames.RunCancelled, b.ended(7))
 			}
+			b.until("what may live of it is given up", func() bool { // [D-45], binding or not
+				b.owner.mu.Lock()
+				defer b.owner.mu.Unlock()
+				return slices.Contains(b.owner.gaveUp, frames.BindingID{7})
+			})
 		})
 	}
 }

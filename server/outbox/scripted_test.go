@@ -33,6 +33,7 @@ type scripted struct {
 	nameless bool                                                 // guarded by mu: a SPAWN succeeds without a resource
 	getGate  chan struct{}                                        // guarded by mu: not nil holds GET_EFFECT back until it is closed
 	opened   []uint64                                             // guarded by mu: where OPEN_FACTS began
+	gaveUp   []frames.BindingID                                   // guarded by mu: in order of FACT_ACK through 2^64-1
 	inc      frames.IncarnationID                                 // guarded by mu
 	lines    []*line                                              // guarded by mu
 	journal  map[frames.EffectAttemptID]*entry                    // guarded by mu
@@ -447,6 +448,9 @@ func (l *line) FactAck(_ context.Context, id frames.BindingID, through uint64, a
 	}
 	l.o.mu.Lock()
 	defer l.o.mu.Unlock()
+	if through == owner.AckAll {
+		l.o.gaveUp = append(l.o.gaveUp, id)
+	}
 	h := l.o.bindings[id]
 	if h == nil {
 		return nil
