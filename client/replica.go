@@ -69,7 +69,7 @@ type Replica struct {
 	untold   []Change  // those of them that feeds are told
 	bytes    int64     // held by untold
 	skipped  bool      // untold is not all of them
-	healing  *Healed   // of a replay that is being delivered; after a gap within it, still
+	healing  *Healed   // what stays back until its events are applied; after a gap within them, still
 }
 
 // published is what readers see. It never changes; next is closed once it is superseded.

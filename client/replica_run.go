@@ -49,7 +49,7 @@ func (r *Replica) take(u Update, err error) {
 		r.synced(u)
 	case *Healed:
 		r.healing = u
-		if !r.follower.sub.pending() {
+		if sub := r.follower.sub; !sub.pending() && !sub.waiting() {
 			r.healed()
 		}
 	case *Event:
@@ -68,9 +68,9 @@ func (r *Replica) event() {
 	r.note()
 	switch sub := r.follower.sub; {
 	case sub.pending(): // a replay stays back until its end
+	case sub.waiting() && r.applied < publishEvery:
 	case r.healing != nil:
 		r.healed()
-	case sub.waiting() && r.applied < publishEvery:
 	default:
 		r.current(nil, nil)
 	}
@@ -119,10 +119,9 @@ func (r *Replica) current(snap *Synced, edit func(*ReplicaState)) {
 	}
 	// A write that fails ends the connection, which the follower tells next.
 	covered, err := f.sub.settle(r.ctx)
+	s.Gap = nil
 	if s.Phase, s.Reason = ReplicaCurrent, StaleNone; !covered || err != nil || f.sub.waiting() {
 		s.Phase, s.Reason = ReplicaStale, StaleBehind
-	} else {
-		s.Gap = nil
 	}
 	info := &f.conn.hello
 	v := &View{Guard: f.view.guard, Incarnation: info.IncarnationID, Capabilities: info.Capabilities, Scope: info.Grant.Scope,

@@ -184,7 +184,7 @@ func (w *watcher) state(s *client.ReplicaState) error {
 	case s.Phase == client.ReplicaStale && s.Gap != nil && s.Gap != w.gaps:
 		w.gaps = s.Gap
 		return w.show(s.Gap)
-	case s.Phase == client.ReplicaCurrent && s.Healed != nil && w.gaps != nil:
+	case s.Gap == nil && s.Healed != nil && w.gaps != nil:
 		w.gaps = nil
 		return w.show(s.Healed)
 	}
