@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -486,4 +487,31 @@ func TestPageCheckRunsAfterAnUncleanStop(t *testing.T) {
 	err := b.openError()
 	requireCorrupt(t, err, "state.db")
 	require.Contains(t, err.Error(), "segmentation fault")
+}
+
+// TestAnExtentBeyondTheFile: a page that claims to go on for four billion pages is named at
+// once, before anything remembers them one by one.
+func TestAnExtentBeyondTheFile(t *testing.T) {
+	b := manySegments(t)
+	path := filepath.Join(b.dir, "state.db")
+	good, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, store.CheckFile(path))
+	page, faults := os.Getpagesize(), 0
+	for at := 2 * page; at+page <= len(good); at += page {
+		const flags, branch, leaf = 8, 1, 2
+		if f := good[at+flags]; f != branch && f != leaf {
+			continue
+		}
+		for _, pages := range []uint32{math.MaxUint32, uint32(len(good)/page - at/page)} {
+			bad := bytes.Clone(good)
+			binary.NativeEndian.PutUint32(bad[at+12:], pages)
+			require.NoError(t, os.WriteFile(path, bad, 0o600))
+			if err := store.CheckFile(path); err != nil { // a free page says nothing
+				requireCorrupt(t, err, "state.db", fmt.Sprintf("page %d", at/page))
+				faults++
+			}
+		}
+	}
+	require.Positive(t, faults)
 }

@@ -101,7 +101,7 @@ func openHistory(path string, readOnly, noSync bool) (*history, error) {
 
 func boltOptions(readOnly, noSync bool, file **os.File) *bolt.Options {
 	return &bolt.Options{
-		Timeout: lockWait, ReadOnly: readOnly, NoSync: noSync, NoGrowSync: noSync,
+		Timeout: lockWait, ReadOnly: readOnly, PreLoadFreelist: readOnly, NoSync: noSync, NoGrowSync: noSync,
 		FreelistType: bolt.FreelistMapType, InitialMmapSize: int(min(mmapBytes, math.MaxInt/2)),
 		OpenFile: func(name string, flag int, perm os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(name, flag&^os.O_CREATE, perm)

@@ -20,6 +20,31 @@ const (
 	bucketHeader = 16 // root:u64 sequence:u64; with root 0 a leaf page of its own follows
 )
 
+// checkExtents reports a page that says it goes on beyond the file. It comes before bbolt's
+// own check, which remembers every page of such an extent, up to four billion of them.
+func (h *history) checkExtents() error {
+	return h.view(func(tx *bolt.Tx) error {
+		size := h.db.Info().PageSize
+		pages := int(tx.Size()) / size
+		for id := 0; id < pages; {
+			info, err := tx.Page(id)
+			if err != nil {
+				return &CorruptError{File: h.path, Offset: int64(id) * int64(size), Problem: "a page cannot be read", Err: err}
+			}
+			next := id + 1
+			switch info.Type {
+			case "leaf", "branch", "freelist":
+				next += info.OverflowCount
+			}
+			if next > pages {
+				return corrupt(h.path, int64(id)*int64(size), "page %d goes on for %d pages, beyond the end of the file", id, info.OverflowCount)
+			}
+			id = next
+		}
+		return nil
+	})
+}
+
 // checkElements checks what the page check of bbolt takes on trust: that a page has as many
 // elements as it says. A count that is too low would hide rows, and no checksum would miss
 // them. It comes after checkPages, which has loaded the freelist and found every other page

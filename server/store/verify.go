@@ -19,7 +19,10 @@ func CheckFile(path string) error {
 	if err != nil {
 		return err
 	}
-	err = h.checkPages()
+	err = h.checkExtents()
+	if err == nil {
+		err = h.checkPages()
+	}
 	if err == nil {
 		err = h.checkElements()
 	}
