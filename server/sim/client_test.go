@@ -41,6 +41,7 @@ type simClient struct {
 	changed  *sync.Cond // of mu
 	slow     bool       // guarded by mu: its consumer takes nothing
 	view     *view      // guarded by mu; nil before the first snapshot
+	before   *view      // guarded by mu; of the process before, until there is one
 	version  int        // guarded by mu: counts what the view was told
 	turns    []turn     // guarded by mu: what the client made of other authorities
 	ended    error      // guarded by mu: why the follower has ended
@@ -183,7 +184,7 @@ func (c *simClient) begin() {
 	ctx, c.stop = context.WithCancel(context.Background())
 	c.done = map[string]chan error{"view": make(chan error, 1)}
 	c.mu.Lock()
-	c.view, c.ended, c.stopping = nil, nil, false
+	c.before, c.view, c.ended, c.stopping = c.view, nil, nil, false
 	c.mu.Unlock()
 	view := client.FollowOptions{Options: c.options("view"), Wait: true}
 	if c.w.rng.IntN(2) == 0 {
@@ -237,6 +238,11 @@ func (c *simClient) end() {
 		}
 	}
 	<-c.done["view"]
+	if v := c.lastView; c.replica != nil && v != nil {
+		c.mu.Lock()
+		c.view = viewOf(v)
+		c.mu.Unlock()
+	}
 	c.w.settle()
 	c.stop, c.session, c.replica = nil, nil, nil
 }
@@ -273,6 +279,8 @@ func (c *simClient) told(u client.Update) error {
 	case *client.Synced:
 		if v := c.view; v != nil && v.guard.Activation != u.Guard.Activation {
 			c.turns = append(c.turns, turn{v.guard.Activation, u.Guard.Activation, v.cut, u.Lost != nil})
+		} else if v == nil {
+			c.resumed(u.Guard.Activation)
 		}
 		v := &view{records: copyOf{}, guard: u.Guard, cut: u.Base, exact: true}
 		c.view = v
@@ -298,6 +306,16 @@ func (c *simClient) told(u client.Update) error {
 		return c.event(u)
 	}
 	return nil
+}
+
+// resumed notes what became of the view that an earlier process of the client had; mu is
+// held. Whichever part finds the loss, the memory that they share tells it.
+func (c *simClient) resumed(now frames.ActivationSequence) {
+	if v := c.before; v != nil && v.guard.Activation != now {
+		lost := c.state.LostHistory()
+		c.turns = append(c.turns, turn{v.guard.Activation, now, v.cut, lost != nil && lost.Found > v.guard.Activation})
+	}
+	c.before = nil
 }
 
 func (c *simClient) event(e *client.Event) error {

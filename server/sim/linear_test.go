@@ -12,6 +12,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"coordinator/frames"
+	"coordinator/server/work"
 )
 
 // A deed is something that a client asked for and what it learned of it, for the check of
@@ -103,7 +104,8 @@ func step(state, input, output any) (bool, any) {
 func (d *deed) lookup() bool { return d.r.looks }
 
 // linearizable holds what all clients learned against the model, for every disk that was
-// ever in use: history before a copy was made belongs to both.
+// ever in use: history before a copy was made belongs to both. It runs outside of the
+// bubble, whose time would never end a search that has become too long.
 func (w *world) linearizable() {
 	model := porcupine.Model{
 		Init: func() any { return an{} },
@@ -125,16 +127,18 @@ func (w *world) linearizable() {
 		byObjective := map[frames.ObjectiveID][]porcupine.Operation{}
 		for _, d := range w.deeds {
 			out, ok := l.learned(d)
-			if !ok {
-				continue
-			}
 			ret := d.ret
-			if out == unknown {
-				ret = math.MaxInt64
+			if ok && out == unknown {
+				// It may have happened, at any time: whether it has, the disk says. That nothing
+				// else has happened there is checked without its clients.
+				d, ok = l.happened(d)
+				out, ret = succeeded, math.MaxInt64
 			}
-			byObjective[d.r.objective] = append(byObjective[d.r.objective], porcupine.Operation{
-				ClientId: d.client, Input: d, Call: d.call, Output: out, Return: ret,
-			})
+			if ok {
+				byObjective[d.r.objective] = append(byObjective[d.r.objective], porcupine.Operation{
+					ClientId: d.client, Input: d, Call: d.call, Output: out, Return: ret,
+				})
+			}
 		}
 		var ids []frames.ObjectiveID
 		for id := range byObjective {
@@ -167,6 +171,23 @@ func (l *lineage) learned(d *deed) (out outcome, concerns bool) {
 		until = min(until, at.forked)
 	}
 	return unknown, concerns && !d.lookup()
+}
+
+// happened gives a deed whose outcome nobody learned with the event of its success on this
+// disk, if it is there.
+func (l *lineage) happened(d *deed) (*deed, bool) {
+	vs := l.rows[work.OperationRef(d.r.cmd.OperationID)]
+	if len(vs) == 0 || vs[0].record == nil {
+		return d, false
+	}
+	payload, err := vs[0].record.DecodePayload()
+	op, ok := payload.(*frames.Operation)
+	if err != nil || !ok {
+		return d, false
+	}
+	known := *d
+	known.seq = op.Result.Sequence
+	return &known, op.Result.State == frames.OperationSucceeded
 }
 
 // tell words the operations of one objective in the order of their beginnings.

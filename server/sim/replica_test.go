@@ -71,6 +71,16 @@ func (w *world) judgeReplica(c *simClient) {
 		lost := c.replica.State().Lost
 		w.judgeTurn(c, turn{before.Guard.Activation, v.Guard.Activation, before.Cut, lost != nil && lost.Found == v.Guard.Activation})
 	}
+	if c.lastView == nil {
+		c.mu.Lock()
+		c.resumed(v.Guard.Activation)
+		turns := c.turns
+		c.turns = nil
+		c.mu.Unlock()
+		for _, t := range turns {
+			w.judgeTurn(c, t)
+		}
+	}
 	c.lastView = v
 	if v.Current {
 		w.judgeView(c, viewOf(v), work.Viewer{Principal: c.viewer().Principal, Scope: v.Scope, Capabilities: v.Capabilities})
