@@ -174,6 +174,13 @@ func TestD34_RejectedSpawns(t *testing.T) {
 		_, err := r.command(c, frames.CommandStartRun, &p)
 		require.True(t, refusedWith(err, frames.CodeNotFound), "%s: %v", name, err)
 	}
+	// A mebibyte of environment fits no payload: it is refused before it is sent, and the
+	// connection goes on.
+	p := s.StartRun
+	p.ExecutorDocument = []byte(`{"argv":["/bin/true"],"env":{"X":"` + strings.Repeat("x", 1<<20) + `"}}`)
+	_, err := client.NewCommand(fresh[frames.OperationID](t), frames.CommandStartRun, &p)
+	require.Error(t, err)
+	require.Equal(t, frames.RunRunning, r.run(c, s).State)
 }
 
 // A document larger than the connection carries is refused before it is decided on: nothing is
