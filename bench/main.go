@@ -78,7 +78,7 @@ func (o *options) register(f *flag.FlagSet) {
 	f.StringVar(&o.root, "root", "..", "the coordinator's module")
 	f.Float64Var(&o.scale, "scale", 1, "stretch every measuring window and every amount of state")
 	f.DurationVar(&o.budget, "budget", 570*time.Second, "time for everything")
-	f.DurationVar(&o.partLimit, "part", 150*time.Second, "time for one part")
+	f.DurationVar(&o.partLimit, "part", 240*time.Second, "time for one part")
 	f.StringVar(&o.profile, "profile", "", "write profiles of the coordinator under load into this directory; -run chooses loads")
 }
 

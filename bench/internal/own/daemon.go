@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -98,7 +99,7 @@ func (d *daemon) says(ctx context.Context, what string, after time.Time) (line, 
 func (d *daemon) find(what string, after time.Time) (line, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, l := range d.lines {
+	for _, l := range slices.Backward(d.lines) { // the latest, where several do
 		if l.at.After(after) && strings.Contains(l.text, what) {
 			return l, true
 		}

@@ -53,6 +53,14 @@ func TestLogTime(t *testing.T) {
 	}
 }
 
+func TestHeapInUse(t *testing.T) {
+	n, err := heapInUse("gc 5 @0.1s 1%: 0.02+0.8+0.01 ms clock, 0.04+0.1/0.7/0+0.03 ms cpu, 4->5->3 MB, 4 MB goal, 0 MB stacks, 0 MB globals, 2 P")
+	require.NoError(t, err)
+	require.EqualValues(t, 3<<20, n)
+	_, err = heapInUse("ready /x epoch 2")
+	require.Error(t, err)
+}
+
 func TestFinder(t *testing.T) {
 	event := func(document []byte) *client.Event {
 		record, err := frames.NewRecord(objectiveRef(frames.ObjectiveID{1}), 3, &frames.Objective{DocumentSchema: 1, Document: document})

@@ -3,6 +3,8 @@ package own
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,37 +40,78 @@ func (r *rig) memory(ctx context.Context, e *measure.Env, operations, live int) 
 	if err := r.more(ctx, e.Amount(windowOperations, 2000)); err != nil {
 		return err
 	}
-	empty, err := r.settled(ctx)
-	if err != nil {
-		return err
+	var filling time.Duration
+	steps := []func() error{
+		func() error { return nil },
+		func() error { return r.fill(ctx, live, live) },
+		func() error { return r.more(ctx, operations/2-live) },
+		func() error { return r.more(ctx, operations/2) },
 	}
-	began := time.Now()
-	if err := r.fill(ctx, live, live); err != nil {
-		return err
+	after := make([]occupied, len(steps))
+	for i, step := range steps {
+		began := time.Now()
+		if err := step(); err != nil {
+			return err
+		}
+		filling += time.Since(began)
+		var err error
+		if after[i], err = r.quiet(ctx); err != nil {
+			return err
+		}
 	}
-	filled, err := r.settled(ctx)
-	if err != nil {
-		return err
-	}
-	if err := r.more(ctx, operations/2-live); err != nil {
-		return err
-	}
-	half, err := r.settled(ctx)
-	if err != nil {
-		return err
-	}
-	if err := r.more(ctx, operations/2); err != nil {
-		return err
-	}
-	whole, err := r.settled(ctx)
-	if err != nil {
-		return err
-	}
-	e.Rec.Add("own.restart.fill", "commands/s", float64(operations)/time.Since(began).Seconds())
-	e.Rec.Add("own.memory.record", "B", float64(filled-empty)/float64(live))
-	e.Rec.Add("own.memory.operation", "B", float64(whole-half)/float64(operations/2))
-	e.Rec.Add("own.memory.whole", "MiB", float64(whole)/(1<<20))
+	empty, filled, half, whole := after[0], after[1], after[2], after[3]
+	e.Rec.Add("own.restart.fill", "commands/s", float64(operations)/filling.Seconds())
+	e.Rec.Add("own.memory.record", "B", float64(filled.resident-empty.resident)/float64(live))
+	e.Rec.Add("own.memory.record.heap", "B", float64(filled.heap-empty.heap)/float64(live))
+	e.Rec.Add("own.memory.history", "MiB", float64(whole.resident-half.resident)/(1<<20))
+	e.Rec.Add("own.memory.operation.heap", "B", float64(whole.heap-half.heap)/float64(operations/2))
+	e.Rec.Add("own.memory.whole", "MiB", float64(whole.resident)/(1<<20))
 	return nil
+}
+
+// occupied is memory in bytes: what is resident, and what the collector found to be in use.
+type occupied struct{ resident, heap int64 }
+
+const (
+	// checkpointed is longer than the coordinator waits until it writes down what is only
+	// in its log, and in memory until then.
+	checkpointed = 6 * time.Second
+	// collected is how many operations make the collector run at least once.
+	collected = 10_000
+)
+
+// quiet gives the memory that is left once what is passing has passed: changes that are not
+// yet written down, and garbage.
+func (r *rig) quiet(ctx context.Context) (o occupied, err error) {
+	measure.Sleep(ctx, checkpointed)
+	began := time.Now()
+	if err := r.more(ctx, collected); err != nil {
+		return o, err
+	}
+	trace, err := r.coordinator.says(ctx, " MB goal", began)
+	if err != nil {
+		return o, err
+	}
+	if o.heap, err = heapInUse(trace.text); err != nil {
+		return o, err
+	}
+	o.resident, err = r.settled(ctx)
+	return o, err
+}
+
+// gcTrace has the runtime tell of every collection.
+const gcTrace = "GODEBUG=gctrace=1"
+
+var traced = regexp.MustCompile(`\d+->\d+->(\d+) MB,`)
+
+// heapInUse reads from the trace of a collection what it found to be in use.
+func heapInUse(text string) (int64, error) {
+	m := traced.FindStringSubmatch(text)
+	if m == nil {
+		return 0, fmt.Errorf("no trace of a collection: %q", text)
+	}
+	mib, err := strconv.ParseInt(m[1], 10, 64)
+	return mib << 20, err
 }
 
 // more makes n more operations: updates of few objectives.

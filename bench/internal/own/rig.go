@@ -32,7 +32,8 @@ type rig struct {
 	coordinator *daemon
 	key         *handshake.Key
 	unix, quic  *client.Context
-	pprof       string // where its profiles are, when it was built with them
+	pprof       string   // where its profiles are, when it was built with them
+	env         []string // of the coordinator
 }
 
 // startRig makes a state directory and starts both daemons. quotas are set for the
@@ -41,17 +42,18 @@ func startRig(ctx context.Context, e *measure.Env, quotas map[string]int) (*rig,
 	return startLeased(ctx, e, quotas, usualLease)
 }
 
-// startShort is startRig for a coordinator that is going to be killed.
+// startShort is startRig for a coordinator that is going to be killed, and tells of its
+// collections.
 func startShort(ctx context.Context, e *measure.Env, quotas map[string]int) (*rig, error) {
-	return startLeased(ctx, e, quotas, shortLease)
+	return startLeased(ctx, e, quotas, shortLease, gcTrace)
 }
 
-func startLeased(ctx context.Context, e *measure.Env, quotas map[string]int, lease int) (*rig, error) {
+func startLeased(ctx context.Context, e *measure.Env, quotas map[string]int, lease int, env ...string) (*rig, error) {
 	root, err := e.TempDir("own")
 	if err != nil {
 		return nil, err
 	}
-	r := &rig{bin: e.Bin, root: root, lease: lease}
+	r := &rig{bin: e.Bin, root: root, lease: lease, env: env}
 	if err := r.start(ctx, quotas); err != nil {
 		r.stop()
 		return nil, err
@@ -81,7 +83,7 @@ func (r *rig) start(ctx context.Context, quotas map[string]int) error {
 
 // serve starts the coordinator without waiting for it.
 func (r *rig) serve() (err error) {
-	var env []string
+	env := r.env
 	if r.pprof != "" {
 		env = append(env, pprofEnv+"="+r.pprof)
 	}

@@ -36,9 +36,13 @@ func writeTargets(w io.Writer, r *measure.Results) {
 	}
 	fmt.Fprintln(w, "| # | what | own | against | result | must | | aim | |")
 	fmt.Fprintln(w, "|---|---|---:|---:|---:|---:|---|---:|---|")
+	failed := slices.ContainsFunc(r.Parts, func(p measure.PartInfo) bool { return p.Err != "" })
 	for _, t := range lines {
 		own, against, got, ok := t.result(r)
-		if _, has := t.own(r); !has {
+		if !t.measured(r) {
+			if !failed {
+				continue // it was not asked for
+			}
 			own = none
 		}
 		result := "not measured"
