@@ -368,3 +368,27 @@ func TestTakenQUICAddress(t *testing.T) {
 	r.opts.QUIC = ""
 	r.start() // and the lease was given back
 }
+
+// TestStrangersHaveTheirTimeOnBothTransports: one that sends half a header and one that says
+// PING are told that it took too long, and closed [D-7]. TestHandshakeDeadlines has the
+// seconds.
+func TestStrangersHaveTheirTimeOnBothTransports(t *testing.T) {
+	r := remoteRig(t)
+	var all []*peer
+	for _, w := range []way{ways[overQUIC], ways[overUnix]} { // last words over QUIC do not wait long for who reads them
+		half, _ := r.via(w)
+		half.write([]byte{0, 0})
+		polite, _ := r.via(w)
+		polite.send(&frames.Ping{Nonce: 7})
+		f, err := polite.next()
+		require.NoError(t, err)
+		require.Equal(t, &frames.Pong{Nonce: 7}, f)
+		all = append(all, half, polite)
+	}
+	for _, p := range all {
+		p.refused(frames.CodeProtocolError)
+		_, err := p.any()
+		require.ErrorIs(t, err, io.EOF)
+	}
+	r.connect(r.keys[0]).create("{}")
+}
