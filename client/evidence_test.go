@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -256,16 +257,23 @@ func TestHistoryIsNotReadToItsEndByASilence(t *testing.T) {
 		m.write()
 	}
 	m.kept = 4
+	unanswered := errors.New("nobody answers")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
 	var seen atomic.Int32
 	m.setFault(func(_ int, c *modelConn) bool {
 		_, pong := c.sending.(*frames.Pong)
-		return pong && seen.Load() == 6
+		if pong = pong && seen.Load() == 6; pong {
+			cancel(unanswered) // as when the time for all of it is over
+		}
+		return pong
 	})
 	opts := w.options(m.serve)
 	opts.Offered = frames.CapSignals
 	opts.Clock = quietly{w.clock, func() bool { return seen.Load() == 6 }}
-	_, err := ReadHistory(t.Context(), w.pins, opts, func(*Event) (bool, error) { seen.Add(1); return false, nil })
-	require.ErrorIs(t, err, ErrDisconnected)
+	_, err := ReadHistory(ctx, w.pins, opts, func(*Event) (bool, error) { seen.Add(1); return false, nil })
+	require.Error(t, err)
+	require.ErrorIs(t, context.Cause(ctx), unanswered)
 }
 
 func TestHistoryRefusals(t *testing.T) {
