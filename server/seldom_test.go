@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -119,4 +120,25 @@ func openFiles(t *testing.T) (n int) {
 		n = max(n, fd+1)
 	}
 	return n
+}
+
+// noFiles is a listener that has no descriptor for any connection.
+type noFiles struct{}
+
+func (noFiles) Accept() (*net.UnixConn, error) { return nil, unix.EMFILE }
+
+// TestAFailedAcceptTakesNoRoom fails more often than there is room.
+func TestAFailedAcceptTakesNoRoom(t *testing.T) {
+	stop := make(chan struct{})
+	l := roomy{noFiles{}, make(chan struct{}, 2), stop}
+	for range 5 {
+		_, err := l.Accept()
+		require.ErrorIs(t, err, unix.EMFILE)
+	}
+	require.Empty(t, l.room)
+	l.room <- struct{}{}
+	l.room <- struct{}{}
+	close(stop)
+	_, err := l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed, "a full one waits, and ends with the server")
 }
