@@ -209,7 +209,7 @@ func TestAnnexesAreStrict(t *testing.T) {
 			Blocked: frames.SignalID{6}, Failed: frames.SignalID{7}, Spans: []span{{1, 0}, {9, 2}}, Seal: []byte{8}}, func() codec.Value { return new(bindingMeta) }},
 		"signal":   {&signalMeta{frames.BindingID{1}}, func() codec.Value { return new(signalMeta) }},
 		"artifact": {&artifactMeta{true, 2}, func() codec.Value { return new(artifactMeta) }},
-		"runs":     {&runCounts{Runs: 2, Unfinished: 1, Unlisted: true, Pages: 3, Tail: []frames.ObjectRef{runRef(frames.RunID{4})}}, func() codec.Value { return new(runCounts) }},
+		"runs":     {&runCounts{Runs: 2, Unfinished: 1, Pages: 3, Tail: []frames.ObjectRef{runRef(frames.RunID{4})}}, func() codec.Value { return new(runCounts) }},
 		"totals":   {&totals{1}, func() codec.Value { return new(totals) }},
 		"page":     {&refPage{[]frames.ObjectRef{runRef(frames.RunID{4})}}, func() codec.Value { return new(refPage) }},
 		"due":      {&Due{frames.OperationID{1}, 2}, func() codec.Value { return new(Due) }},

@@ -104,8 +104,6 @@ func (a *archiveObjective) check(t *txn) (counts runCounts, err error) {
 		return counts, err
 	case counts.Unfinished > 0:
 		return counts, frames.Refuse(frames.CodeRevisionConflict, "the objective has runs that have not ended")
-	case counts.Unlisted:
-		return counts, frames.Refuse(frames.CodeRevisionConflict, "an earlier build started runs of the objective and did not list them")
 	}
 	return counts, nil
 }

@@ -1,7 +1,6 @@
 package work
 
 import (
-	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -150,26 +149,6 @@ func TestArchiveExpectsWhatItRemoves(t *testing.T) {
 	require.Equal(t, frames.CodeRevisionConflict, code(t, err))
 	_, err = s.do(archive(t, 0x20, 1, at(frames.KindRun, 1, 3), at(frames.KindWorkSession, 1, 3)), blind)
 	require.NoError(t, err)
-}
-
-// Runs that an earlier build started are not listed anywhere, so that nothing may be lost of
-// them by an archive that finds half.
-func TestArchiveOfUnlistedRunsIsRefused(t *testing.T) {
-	s := withRuns(t)
-	ref := runsRef(frames.ObjectiveID{1})
-	old := binary.BigEndian.AppendUint32([]byte{1}, 1)
-	old = binary.BigEndian.AppendUint32(old, 0)
-	s.rows[ref] = Stored{Record: frames.SnapshotRecord{Kind: ref.Kind, ID: ref.ID, Revision: 1}, Annex: old}
-	_, err := s.do(startCommand(t, 1, 2), alice)
-	require.NoError(t, err)
-	require.EqualValues(t, 2, read(s, runRef(frames.RunID{2}), new(frames.Run)).Attempt)
-	_, err = s.do(runCommand(t, 2, frames.CommandCancelRun, 2), alice)
-	require.NoError(t, err)
-	s.finding(s.effect(frames.EffectSpawn).Attempt.ID, Finding{Never: true})
-	_, err = s.do(update(t, 3, 1, "{}", ptr(frames.ObjectiveCompleted)), alice)
-	require.NoError(t, err)
-	_, err = s.do(archive(t, 4, 1), alice)
-	require.Equal(t, frames.CodeRevisionConflict, code(t, err))
 }
 
 // plant makes n runs beneath the completed objective 1, which nobody started.

@@ -9,12 +9,8 @@ import (
 	"coordinator/frames"
 )
 
-const (
-	// countsVersion is that of [runCounts]. The one before it did not list anything.
-	countsVersion = 2
-	// beneathPage is how many objects one kindBeneath row lists.
-	beneathPage = 16
-)
+// beneathPage is how many objects one kindBeneath row lists.
+const beneathPage = 16
 
 // runCounts is the annex of a kindRuns row, so that neither an attempt number nor the end of
 // an objective needs a search, and what is beneath the objective can be found when it is
@@ -22,27 +18,19 @@ const (
 // being: whole pages in rows of their own, the rest here. Sessions, bindings, manifests and
 // evidence follow from them.
 //
-//	version:u8(2) || runs:u32 || unfinished:u32 || unlisted:bool || pages:u32 || tail:list<ObjectRef>
+//	version:u8(1) || runs:u32 || unfinished:u32 || pages:u32 || tail:list<ObjectRef>
 type runCounts struct {
 	Runs       uint32 // ever started
 	Unfinished uint32 // of them, not in a terminal state
-	// Unlisted says that an earlier build started runs, which are not listed.
-	Unlisted bool
-	Pages    uint32
-	Tail     []frames.ObjectRef
+	Pages      uint32
+	Tail       []frames.ObjectRef
 }
 
 func (m *runCounts) Image(i *codec.Image) {
-	version := uint8(countsVersion)
-	codec.ImgEnum8(i, &version, metaVersion, countsVersion)
+	imgVersion(i)
 	codec.ImgU32(i, &m.Runs)
 	codec.ImgU32(i, &m.Unfinished)
 	i.Check(m.Unfinished <= m.Runs, codec.ErrInvalid)
-	if version < countsVersion {
-		m.Unlisted = true
-		return
-	}
-	codec.ImgBool(i, &m.Unlisted)
 	codec.ImgU32(i, &m.Pages)
 	codec.List[frames.ObjectRef, *frames.ObjectRef]{Items: &m.Tail, Max: beneathPage - 1, Size: 18}.Image(i)
 }
