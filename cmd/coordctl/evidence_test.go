@@ -117,6 +117,7 @@ func TestC16_EvidenceIsHeldAgainstEverything(t *testing.T) {
 			p.f.evidence[frames.BindingID{4}] = e
 		}, false},
 		{"another fact with the same sequence", func(p *proof) { p.events = append(p.events, p.events[2]) }, false},
+		{"the CLOSED fact's status", func(p *proof) { p.events[3].Payload[len(p.events[3].Payload)-1] ^= 1 }, false},
 		{"facts of another owner among them", func(p *proof) { p.events[1].Payload[16] ^= 1 }, false},
 	} {
 		p := newProof(t)
