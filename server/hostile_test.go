@@ -35,7 +35,7 @@ const (
 	// hostileEnv makes this test binary the process of the hostile peers.
 	hostileEnv = "COORDINATOR_TEST_HOSTILE"
 	// manyEnv is how many hostile peers of each kind there are on each transport.
-	manyEnv, fewPeers = "HOSTILE", 40
+	manyEnv, fewPeers = "HOSTILE", 24
 	// hostileKeys are the principals that the authenticated ones share.
 	hostileKeys = 8
 	// redial is how long one that was refused stays away.
@@ -57,7 +57,7 @@ type attack struct {
 // is kept; memory stays bounded; and once the others are gone nothing of them is left. How
 // much slower it made the clients is told, and not judged. HOSTILE=2000 is the long run.
 func TestC14_HostilePeers(t *testing.T) {
-	many, commands, span := fewPeers, 150, uint64(1)
+	many, commands, span := fewPeers, 100, uint64(1)
 	if s := os.Getenv(manyEnv); s != "" {
 		var err error
 		many, err = strconv.Atoi(s)

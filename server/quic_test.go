@@ -240,6 +240,19 @@ func TestRemotePeersLeaveRoom(t *testing.T) {
 	p.create("{}")
 }
 
+// TestSettledRemotePeersTakeNoStrangersPlace has more peers of one host prove themselves than
+// it may have strangers.
+func TestSettledRemotePeersTakeNoStrangersPlace(t *testing.T) {
+	r := remoteRig(t)
+	for i := range maxRemoteUnauthenticated/2 + 4 {
+		p, ch := r.via(ways[overQUIC])
+		require.NoError(t, p.shake(r, r.keys[i%2], uint64(frames.AllScopes), ch))
+	}
+	r.srv.mu.Lock()
+	defer r.srv.mu.Unlock()
+	require.Zero(t, r.srv.waiting)
+}
+
 // context is a client's, over one transport.
 func (r *rig) context(w way) *client.Context {
 	c := &client.Context{
