@@ -75,6 +75,7 @@ type model struct {
 	restored frames.ActivationSequence       // guarded by mu; the log was put back to an older one after it
 	fenced   []frames.ActivationSequence     // guarded by mu; they send no event any more
 	staged   func([]frames.ReplayEvent)      // guarded by mu; changes the events of a replay
+	admin    bool                            // its replicas see ADMIN records
 	down     atomic.Bool                     // nobody is reached
 	dropped  bool                            // guarded by mu; the connection is to be cut
 	renewal  *frames.Certificate             // guarded by mu; the next one, until it is sent

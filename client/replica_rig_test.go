@@ -63,7 +63,9 @@ func (m *model) reached(serving Transport) Transport {
 func attended(t *testing.T, w *world, m *model, opts ReplicaOptions) *Replica {
 	opts.Options = w.options(m.serve)
 	opts.Transport = m.reached(opts.Transport)
-	opts.Offered = 0x0f // ADMIN records would ask for a snapshot under each authority [D-12]
+	if opts.Offered = 0x0f; m.admin { // ADMIN records ask for a snapshot under each authority [D-12]
+		opts.Offered = 0x1f
+	}
 	opts.Clock = &hasty{Manual: w.clock}
 	r, err := newReplica(w.pins, opts)
 	require.NoError(t, err)
@@ -137,6 +139,7 @@ type mirror struct {
 	cut     frames.EventCut              // guarded by mu
 	states  []ReplicaState               // guarded by mu
 	rereads map[RereadReason]int         // guarded by mu
+	unsaid  bool                         // guarded by mu; the last state is not among states
 	changes int                          // guarded by mu
 	end     error                        // guarded by mu
 }
@@ -168,15 +171,19 @@ func (m *mirror) take(n Notice) {
 	defer m.mu.Unlock()
 	switch n := n.(type) {
 	case *ReplicaState:
-		m.states = append(m.states, *n)
+		m.states, m.unsaid = append(m.states, *n), false
 	case *Reread:
 		m.rereads[n.Reason]++
+		m.unsaid = true // a state may have been dropped
 		m.records, m.cut = map[frames.ObjectRef]*Record{}, n.View.Cut
 		for r := range n.View.All() {
 			m.records[r.Ref()] = r
 		}
 	case *Change:
 		m.changes++
+		if n := len(m.states); n > 0 && (m.states[n-1].Reason == StaleGap || m.states[n-1].Reason == StaleDisconnected) && !m.unsaid {
+			m.t.Errorf("event %d is told within a gap: %v", n, m.states[n-1])
+		}
 		ref := n.Event.Object
 		if m.records[ref] != n.Old || frames.EventCut(n.Event.Sequence) <= m.cut || m.rereads[RereadFirst] == 0 {
 			m.t.Errorf("event %d of %v does not follow %d", n.Event.Sequence, ref, m.cut)

@@ -290,58 +290,6 @@ func TestReplicaNeverWaitsForASlowConsumer(t *testing.T) {
 	require.Equal(t, 1, slow.changes)
 }
 
-// TestReplicaIsBehindWhileEventsWait applies a burst of events that has come whole before
-// the first of it is: what shows on the way does not say that it is current.
-func TestReplicaIsBehindWhileEventsWait(t *testing.T) {
-	const burst = 3*publishEvery + 7
-	w := newWorld(t)
-	m := newModel(w)
-	m.write()
-	opts := ReplicaOptions{Options: w.options(m.serve)}
-	opts.Clock = &hasty{Manual: w.clock}
-	r, err := newReplica(w.pins, opts)
-	require.NoError(t, err)
-	changes := mirrored(t, r, 0, nil)
-	yield, held := r.follower.yield, false
-	r.follower.yield = func(u Update, err error) bool {
-		if _, first := u.(*Event); first && !held {
-			for held = true; r.follower.sub.queued() < burst-1; {
-				<-r.follower.sub.wake
-			}
-		}
-		before, more := r.now.Load(), yield(u, err)
-		if p := r.now.Load(); p != before && p.state.Phase == ReplicaCurrent && r.follower.sub.waiting() {
-			t.Errorf("current at event %d while others wait", p.view.Cut)
-		}
-		return more
-	}
-	r.start()
-	defer func() { require.NoError(t, r.Close()) }()
-	reaches(t, r, m)
-	m.mu.Lock()
-	for range burst {
-		m.writeLocked(3)
-	}
-	m.mu.Unlock()
-	changes.agrees(reaches(t, r, m))
-	behind := 0
-	for _, s := range changes.states {
-		if s.Reason == StaleBehind {
-			behind++
-			require.Equal(t, ReplicaStale, s.Phase)
-		}
-	}
-	require.Equal(t, 1, behind, "%v", changes.states)
-	require.Equal(t, burst, changes.changes)
-	require.Equal(t, ReplicaCurrent, r.State().Phase)
-}
-
-func (s *Subscription) queued() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.queue)
-}
-
 // TestReplicaTellsALateFeed opens a feed in the middle, where nobody listened before.
 func TestReplicaTellsALateFeed(t *testing.T) {
 	w := newWorld(t)
@@ -369,10 +317,12 @@ func TestReplicaTellsALateFeed(t *testing.T) {
 
 // TestReplicaNamesLostHistory restores a backup under the replica.
 func TestReplicaNamesLostHistory(t *testing.T) {
-	for _, whole := range []bool{false, true} {
-		t.Run(fmt.Sprintf("whole=%v", whole), func(t *testing.T) {
+	for n := range 4 {
+		whole, admin := n&1 != 0, n&2 != 0
+		t.Run(fmt.Sprintf("whole=%v admin=%v", whole, admin), func(t *testing.T) {
 			w := newWorld(t)
 			m := newModel(w)
+			m.admin = admin
 			for range 10 {
 				m.write()
 			}
