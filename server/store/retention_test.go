@@ -180,13 +180,28 @@ func TestAnIdleStoreTrims(t *testing.T) {
 	}
 	require.Eventually(t, falls(5*64<<10), time.Minute, time.Millisecond)
 
-	// A new bound does not even wait for the time of the next checkpoint.
-	b.put(frames.KindObjective, 1000, 1, "begins one", false)
 	b.s.SetEventBytes(1)
-	require.Eventually(t, func() bool { b.s.Maintain(); return disk() < 2*64<<10 }, time.Minute, time.Millisecond)
+	require.Eventually(t, falls(2*64<<10-1), time.Minute, time.Millisecond)
 	require.Equal(t, 1, segments())
 	require.NoError(t, b.s.Close())
 	b.open()
+	require.NoError(t, b.s.Close())
+}
+
+// TestANewBoundWaitsForNoTimer: the clock stands still, and no checkpoint is due.
+func TestANewBoundWaitsForNoTimer(t *testing.T) {
+	b := &bed{t: t, dir: t.TempDir(), opts: store.Options{
+		SegmentBytes: 64 << 10, UnsafeNoSync: true, Clock: clock.NewManual(clock.Reading{Wall: testTime}),
+	}}
+	require.NoError(t, store.Create(b.dir, store.Genesis{CoordinatorID: testID, Rows: []store.Row{retention()}, CreatedAt: testTime}, b.opts))
+	b.open()
+	for i := range uint64(200) {
+		b.put(frames.KindObjective, i+1, 1, strings.Repeat("p", 900), false)
+	}
+	b.s.Maintain()
+	require.EqualValues(t, 1, b.s.FirstRetained())
+	b.s.SetEventBytes(1)
+	require.Eventually(t, func() bool { b.s.Maintain(); return b.s.FirstRetained() > 100 }, time.Minute, time.Millisecond)
 	require.NoError(t, b.s.Close())
 }
 
