@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -192,6 +193,29 @@ func (r *running) pid() int {
 	row, err := r.c.s.o.holds(coordA, r.id)
 	require.NoError(r.c.t, err)
 	return int(row.Group)
+}
+
+// A KILL asks the whole group to end, not its first process alone.
+func TestKillAsksTheGroup(t *testing.T) {
+	c := newStation(t, nil).coordinator(1)
+	asked := filepath.Join(t.TempDir(), "asked")
+	r := c.run(&Document{Argv: []string{"/bin/sh", "-c",
+		`(trap "" HUP; trap 'echo yes > "$ASKED"; exit' TERM; echo ready; while :; do sleep 0.05; done) & wait`},
+		Env: map[string]string{"ASKED": asked}, GraceSecs: secs(60)})
+	c.eventually("output", func() bool { return len(c.in.of(r.id)) > 1 })
+	require.Equal(t, frames.EffectSucceeded, c.dispatch(r.effect(frames.EffectKill, nil)).State)
+	r.requireExit(-int32(syscall.SIGTERM))
+	c.eventually("the member was asked", func() bool { _, err := os.Stat(asked); return err == nil })
+}
+
+// A process begins with no signal ignored, whatever its owner ignores, as under nohup.
+func TestNoSignalIsIgnored(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
+	c := newStation(t, nil).coordinator(1)
+	r := c.run(&Document{Argv: []string{"grep", "SigIgn", "/proc/self/status"}})
+	r.requireExit(0)
+	require.Equal(t, "SigIgn:\t0000000000000000\r\n", string(r.output()))
 }
 
 // What a KILL left of the group dies too, although the terminal has long ended.
