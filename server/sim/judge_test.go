@@ -138,7 +138,18 @@ func (w *world) judgeTurn(c *simClient, t turn) {
 // judgeQuotas expects nobody to hold more than a limit allows, and nothing once every
 // connection has ended.
 func (w *world) judgeQuotas(n *node, ended bool) {
+	asked := map[*simClient]int{} // and not answered
+	for _, wire := range w.net.inUse() {
+		if wire.node == n {
+			wire.mu.Lock()
+			asked[wire.client] += len(wire.watch.asked)
+			wire.mu.Unlock()
+		}
+	}
 	for _, c := range w.clients {
+		if own, _ := n.server.Quotas().Use(quota.Principal(c.viewer().Principal), quota.Requests); own > uint64(asked[c]) {
+			w.fault("%s: %s holds %d requests, and only %d are not answered", n.name, c.name, own, asked[c])
+		}
 		for r := quota.Connections; r <= quota.Pending; r++ {
 			own, all := n.server.Quotas().Use(quota.Principal(c.viewer().Principal), r)
 			if own > w.quotas[quota.OfPrincipal][r] || all > w.quotas[quota.OfServer][r] {
@@ -322,6 +333,17 @@ func (w *world) converge(n *node) {
 	}
 	if late := w.converged(n); !w.over() && late != "" {
 		w.fault("%s: two minutes after its start %s", n.name, late)
+	}
+	w.serve(time.Second)
+	if w.over() || !n.up() {
+		return
+	}
+	for _, c := range w.clients { // nothing is under way any more
+		for _, r := range []quota.Resource{quota.Requests, quota.Leases, quota.PinnedBytes, quota.UnsentFrames, quota.UnsentBytes} {
+			if own, _ := n.server.Quotas().Use(quota.Principal(c.viewer().Principal), r); own != 0 {
+				w.fault("%s: %s has all that it asked for and still holds %d %v", n.name, c.name, own, r)
+			}
+		}
 	}
 }
 

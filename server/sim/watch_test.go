@@ -74,6 +74,10 @@ func (v *watch) arrived(frame []byte) {
 		v.asked[f.RequestID] = f
 	case *frames.ReplayApplied:
 		v.asked[f.RequestID] = f
+	case *frames.SnapshotNext:
+		v.asked[f.RequestID] = f
+	case *frames.ReplayNext:
+		v.asked[f.RequestID] = f
 	case *frames.Credit:
 		if s := v.subs[f.SubscriptionID]; s != nil && s.live {
 			s.count += uint64(f.AddCount)
@@ -104,7 +108,16 @@ func (v *watch) sent(frame []byte) {
 		v.subscribed(f)
 	case *frames.SnapshotBegin:
 		v.snapshot(f)
+	case *frames.SnapshotPage:
+		v.answered(f.RequestID, f.NextCursor != nil) // else END does
+	case *frames.SnapshotEnd:
+		v.answered(f.RequestID, true)
+	case *frames.ReplayPage:
+		v.answered(f.RequestID, f.NextCursor != nil)
+	case *frames.ReplayEnd:
+		v.answered(f.RequestID, true)
 	case *frames.ReplayBegin:
+		v.answered(f.RequestID, f.FirstCursor != nil)
 		if s := v.subs[f.SubscriptionID]; s == nil || s.live {
 			v.failf("a replay of a subscription that is not paused")
 		} else {
@@ -130,6 +143,13 @@ func (v *watch) sent(frame []byte) {
 	v.acts = append(v.acts, f.Type().String())
 }
 
+// answered notes that a reply was the last one of its request.
+func (v *watch) answered(id frames.RequestID, last bool) {
+	if last {
+		delete(v.asked, id)
+	}
+}
+
 func (v *watch) subscribed(f *frames.Subscribed) {
 	q, ok := v.asked[f.RequestID].(*frames.Subscribe)
 	if !ok || v.subs[f.SubscriptionID] != nil || f.NextDelivery != 1 {
@@ -146,7 +166,7 @@ func (v *watch) snapshot(f *frames.SnapshotBegin) {
 		v.failf("SNAPSHOT_BEGIN out of turn: %+v", f)
 		return
 	}
-	delete(v.asked, f.RequestID)
+	v.answered(f.RequestID, f.FirstCursor != nil)
 	if q.Reserve != (f.SubscriptionID != frames.SubscriptionID{}) || v.subs[f.SubscriptionID] != nil {
 		v.failf("SNAPSHOT_BEGIN reserves %v", f.SubscriptionID)
 		return
