@@ -22,7 +22,7 @@ func TestReplicaOfARealCoordinator(t *testing.T) {
 	defer session.Close()
 	for transport, offered := range map[string]frames.Capability{"unix": 0, "quic": frames.CapAdministration} {
 		t.Run(transport, func(t *testing.T) {
-			cutter := newCutter()
+			cutter := newCutter(s)
 			o := s.options()
 			if o.Offered = offered; offered != 0 {
 				o.Key = s.writer // who sees the operations of everybody, and ADMIN records
@@ -60,7 +60,7 @@ func TestReplicaUnderRandomFaults(t *testing.T) {
 	defer theirs.Close()
 	var last *View
 	rapid.Check(t, func(t *rapid.T) {
-		cutter := newCutter()
+		cutter := newCutter(s)
 		o := s.options()
 		o.Transport = cutter.transport
 		o.Offered = rapid.SampledFrom([]frames.Capability{0, frames.CapWithoutOperations}).Draw(t, "offered")
@@ -102,7 +102,7 @@ func TestReplicaHealsAGapStorm(t *testing.T) {
 	s := serve(t)
 	session := s.session(s.writer)
 	defer session.Close()
-	cutter := newCutter()
+	cutter := newCutter(s)
 	o := s.options()
 	o.Transport = cutter.transport
 	o.Offered = frames.CapWithoutOperations

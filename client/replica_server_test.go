@@ -41,7 +41,8 @@ type served struct {
 
 	stop func() error // nil while it does not run
 	info server.Info
-	made atomic.Int64 // documents
+	quic atomic.Pointer[string] // another port with each start: the last one may be taken
+	made atomic.Int64           // documents
 }
 
 var endpointRules = handshake.Rules{Scopes: handshake.EndpointScopes()}
@@ -107,7 +108,9 @@ func (s *served) run() {
 		cancel()
 		s.t.Fatalf("the coordinator did not start: %v", err)
 	}
-	if s.opts.QUIC = s.info.QUIC; s.pins.Socket == "" { // both stay; replicas may be reading the context
+	address := s.info.QUIC
+	s.quic.Store(&address)
+	if s.pins.Socket == "" { // it stays, and replicas may be reading the context
 		s.pins.Socket = s.info.Socket
 	}
 	s.stop = func() error { cancel(); s.stop = nil; return <-done }
@@ -123,7 +126,7 @@ func (s *served) restart() {
 func (s *served) over(transport string) *Context {
 	c := *s.pins
 	if transport == "quic" {
-		c.Socket, c.QUIC = "", s.info.QUIC
+		c.Socket, c.QUIC = "", "the coordinator's"
 	}
 	return &c
 }
@@ -204,9 +207,10 @@ func (s *served) busy(session *Session, writers, each, steps int) error {
 	return g.Wait()
 }
 
-// A cutter lets connections live for so many bytes, in both directions together, and can
-// keep what comes from being read.
+// A cutter dials, over QUIC whatever port the coordinator now has. It lets connections live
+// for so many bytes, in both directions together, and can keep what comes from being read.
 type cutter struct {
+	s       *served
 	mu      sync.Mutex
 	budgets []int                 // guarded by mu; of the next connections; without one, no end
 	conns   map[*cutConn]struct{} // guarded by mu
@@ -214,15 +218,19 @@ type cutter struct {
 	dialed  int                   // guarded by mu
 }
 
-func newCutter() *cutter {
-	c := &cutter{conns: map[*cutConn]struct{}{}, open: make(chan struct{})}
+func newCutter(s *served) *cutter {
+	c := &cutter{s: s, conns: map[*cutConn]struct{}{}, open: make(chan struct{})}
 	close(c.open)
 	return c
 }
 
 // transport dials whichever the context gives.
 func (c *cutter) transport(ctx context.Context, pins *Context) (net.Conn, handshake.Channel, error) {
-	nc, channel, err := contextTransport(clock.System())(ctx, pins)
+	to := *pins
+	if to.QUIC != "" {
+		to.QUIC = *c.s.quic.Load()
+	}
+	nc, channel, err := contextTransport(clock.System())(ctx, &to)
 	if err != nil {
 		return nil, nil, err
 	}
