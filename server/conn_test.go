@@ -338,7 +338,7 @@ func TestUnauthenticatedConnectionsAreBounded(t *testing.T) {
 		defer srv.mu.Unlock()
 		return srv.waiting == maxUnauthenticated
 	})
-	r.raw().ended() // one more is closed at accept
+	r.raw().ended()                                                                                        // one more is closed at accept
 	eventually(t, "its descriptor is free", func() bool { return len(srv.local) == maxUnauthenticated+1 }) // and one waits
 	held[0].close()
 	eventually(t, "the place is free again", func() bool {
