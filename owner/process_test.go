@@ -218,6 +218,15 @@ func TestNoSignalIsIgnored(t *testing.T) {
 	require.Equal(t, "SigIgn:\t0000000000000000\r\n", string(r.output()))
 }
 
+// A process has its terminal open and nothing of its owner's.
+func TestNoDescriptorIsLeftOver(t *testing.T) {
+	c := newStation(t, nil).coordinator(1)
+	for _, fd := range []string{"3", "4", "5"} {
+		c.run(&Document{Argv: []string{"readlink", "/proc/self/fd/" + fd}}).requireExit(1)
+	}
+	c.run(&Document{Argv: []string{"readlink", "/proc/self/fd/2"}}).requireExit(0)
+}
+
 // What a KILL left of the group dies too, although the terminal has long ended.
 func TestKillFollowsTheGroup(t *testing.T) {
 	c := newStation(t, nil).coordinator(1)

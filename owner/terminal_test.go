@@ -57,8 +57,12 @@ func TestReadingBehindTheCutIsBounded(t *testing.T) {
 	c.cut()
 	out := <-reading
 	require.LessOrEqual(t, c.late, maxLate)
+	c.late = maxLate - 1
+	rest, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(rest), 1)
 	var pid int
-	_, err := fmt.Sscan(out, &pid)
+	_, err = fmt.Sscan(out, &pid)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 }
