@@ -15,7 +15,8 @@ import (
 	"coordinator/server/work"
 )
 
-const month = work.DefaultOperationResultSecs
+// month is after how long a result is sure to have stayed for its retention, in whole seconds.
+const month = work.DefaultOperationResultSecs + 1
 
 func finish(t testing.TB, op, object int) *frames.CoordCommand {
 	state := frames.ObjectiveCompleted

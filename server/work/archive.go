@@ -108,8 +108,9 @@ func (a *archiveObjective) check(t *txn) (counts runCounts, err error) {
 	return counts, nil
 }
 
-func tooMuch(n uint64) error {
-	return frames.Refuse(frames.CodeResourceExhausted, "the objective has %d objects or more, %d can be archived at once", n, MaxArchived)
+// tooMuch names no number but the limit: who archives need not see what is beneath (§6).
+func tooMuch() error {
+	return frames.Refuse(frames.CodeResourceExhausted, "the objective has more objects than the %d that can be archived at once", MaxArchived)
 }
 
 // tree finds the objective and every record beneath it, in the order of their removal:
@@ -117,7 +118,7 @@ func tooMuch(n uint64) error {
 // objective behind all that hung on it; objects of one kind by their ids.
 func (t *txn) tree(id frames.ObjectiveID, counts *runCounts) ([]Head, error) {
 	if counts.listed() >= MaxArchived {
-		return nil, tooMuch(counts.listed())
+		return nil, tooMuch()
 	}
 	listed, err := t.beneath(id, counts)
 	if err != nil {
@@ -147,7 +148,7 @@ func (t *txn) tree(id frames.ObjectiveID, counts *runCounts) ([]Head, error) {
 	}
 	heads = append(heads, rest...)
 	if len(heads) > MaxArchived {
-		return nil, tooMuch(uint64(len(heads)))
+		return nil, tooMuch()
 	}
 	slices.SortFunc(heads, func(x, y Head) int {
 		if d := removalOrder[x.Ref.Kind] - removalOrder[y.Ref.Kind]; d != 0 {

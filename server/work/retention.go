@@ -54,10 +54,14 @@ func after(at, period uint64) uint64 {
 	return at + period
 }
 
+// ends is the first second at which a period has passed for certain: neither time says how
+// much of its second had gone by, and a result stays at least that long (§8).
+func ends(since, period uint64) uint64 { return after(after(since, period), 1) }
+
 // schedule has an operation looked at when a period since has passed. seq is that of an
 // event of this operation's that no other row is for.
 func (t *txn) schedule(op frames.OperationID, since, period uint64, seq frames.EventSequence) error {
-	return t.keep(DueRef(after(since, period), seq), false, &Due{Operation: op, Since: since})
+	return t.keep(DueRef(ends(since, period), seq), false, &Due{Operation: op, Since: since})
 }
 
 // waitRef names the row that says which tombstone stays while an object does.
@@ -132,7 +136,7 @@ func (t *txn) retireAll(rows []frames.ObjectRef, now uint64) error {
 		}
 		switch {
 		case r == nil: // it was looked at before
-		case after(r.due.Since, r.period) > now:
+		case ends(r.due.Since, r.period) > now:
 			t.drop(row)
 			if err := t.schedule(r.due.Operation, r.due.Since, r.period, dueSequence(row)); err != nil {
 				return err

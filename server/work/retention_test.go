@@ -48,10 +48,10 @@ func TestResultsBecomeTombstonesAndGo(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.do(update(t, 2, 1, "{}", ptr(frames.ObjectiveCompleted)), alice)
 	require.NoError(t, err)
-	s.retire(t0 + 30*day - 1)
+	s.retire(t0 + 30*day) // it may have been completed at the end of its second
 	require.Equal(t, "SUCCEEDED", s.opState(1))
 	s.events = nil
-	s.retire(t0 + 30*day)
+	s.retire(t0 + 30*day + 1)
 	require.Equal(t, []string{"OPERATION_CHANGED", "OPERATION_CHANGED"}, s.seen())
 	for op, cmd := range map[byte]*frames.CoordCommand{1: create(t, 1, 1, "{}"), 2: update(t, 2, 1, "{}", ptr(frames.ObjectiveCompleted))} {
 		require.EqualValues(t, 2, s.rows[OperationRef(frames.OperationID{op})].Record.Revision)
@@ -71,10 +71,10 @@ func TestResultsBecomeTombstonesAndGo(t *testing.T) {
 	_, err = s.do(create(t, 1, 1, "{ }"), alice)
 	require.Equal(t, frames.CodeOperationConflict, code(t, err), "another digest")
 
-	s.retire(t0 + 60*day - 1)
+	s.retire(t0 + 60*day + 1)
 	require.True(t, s.has(2))
 	s.events = nil
-	s.retire(t0 + 60*day)
+	s.retire(t0 + 60*day + 2)
 	require.Empty(t, s.seen(), "a tombstone goes without an event [D-42]")
 	require.False(t, s.has(2), "it created nothing and has stayed one further period")
 	require.True(t, s.has(1), "the objective that it created remains")
@@ -92,14 +92,14 @@ func TestTombstonesStayWithTheirObjects(t *testing.T) {
 		archived uint64 // when
 		gone     uint64 // when the operation may go at the earliest
 	}{
-		{"archived while the result was there", t0 + 10*day, t0 + 60*day},
-		{"archived in the further period", t0 + 40*day, t0 + 60*day},
+		{"archived while the result was there", t0 + 10*day, t0 + 60*day + 2},
+		{"archived in the further period", t0 + 40*day, t0 + 60*day + 2},
 		{"archived long after", t0 + 400*day, t0 + 400*day},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := finished(t, 1)
 			ops := []byte{0xf0, 1, 0x10} // they created objective; run, session, binding; artifact
-			for now := uint64(t0); now < tt.archived; now += day {
+			for now := uint64(t0 + 1); now < tt.archived; now += day {
 				s.retire(now)
 			}
 			s.env.Now = tt.archived
@@ -108,7 +108,7 @@ func TestTombstonesStayWithTheirObjects(t *testing.T) {
 			for ref := range s.rows {
 				require.Less(t, ref.Kind, kindWaits, "nothing waits for what is gone")
 			}
-			for now := tt.archived; now < tt.gone; now += day {
+			for now := tt.archived + 1; now < tt.gone; now += day {
 				s.retire(now)
 			}
 			for _, op := range ops {
@@ -118,7 +118,7 @@ func TestTombstonesStayWithTheirObjects(t *testing.T) {
 			for _, op := range ops {
 				require.False(t, s.has(op), "operation %#x", op)
 			}
-			for now := tt.gone; now <= tt.archived+60*day; now += day {
+			for now := tt.gone; now <= tt.archived+63*day; now += day {
 				s.retire(now)
 			}
 			for ref := range s.rows {
@@ -139,9 +139,9 @@ func TestRetentionThatIsRaisedPutsOff(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.do(retention(t, 3, 30*day), alice)
 	require.NoError(t, err)
-	s.retire(t0 + 49*day)
-	require.Equal(t, "SUCCEEDED", s.opState(1))
 	s.retire(t0 + 50*day)
+	require.Equal(t, "SUCCEEDED", s.opState(1))
+	s.retire(t0 + 50*day + 1)
 	require.Equal(t, "TOMBSTONED", s.opState(1))
 	require.Equal(t, "SUCCEEDED", s.opState(3), "it completed when 50 days had been advertised, and as much as 30 were")
 	_, err = s.do(retention(t, 4, 100*day), alice)
@@ -197,12 +197,12 @@ func TestRetirementAgainstAModel(t *testing.T) {
 				s.retire(now)
 				for op, e := range ops {
 					switch {
-					case e.entombed != 0 && !e.creates && after(e.entombed, e.promise) <= now:
+					case e.entombed != 0 && !e.creates && after(e.entombed, e.promise) < now:
 						require.False(rt, s.has(op), "operation %d is pruned", op)
 						delete(ops, op)
 					case e.entombed != 0:
 						require.Equal(rt, "TOMBSTONED", s.opState(op))
-					case after(e.completed, e.promise) <= now:
+					case after(e.completed, e.promise) < now:
 						require.Equal(rt, "TOMBSTONED", s.opState(op))
 						e.entombed = now
 					default:
@@ -218,12 +218,26 @@ func TestRetireIsDoneOnce(t *testing.T) {
 	s := newState(t)
 	_, err := s.do(create(t, 1, 1, "{}"), alice)
 	require.NoError(t, err)
-	rows := s.due(t0 + 30*day)
+	rows := s.due(t0 + 30*day + 1)
 	require.Len(t, rows, 1)
-	s.env.Now = t0 + 30*day
+	s.env.Now = t0 + 30*day + 1
 	s.amend(Retire(s, rows, s.env.Now, s.now()))
 	out := s.amend(Retire(s, rows, s.env.Now, s.now()))
 	require.Empty(t, out.Changes)
 	require.EqualValues(t, 2, s.rows[OperationRef(frames.OperationID{1})].Record.Revision)
 	require.Equal(t, uint64(1<<64-1), after(5, 1<<64-2))
+	require.Equal(t, uint64(1<<64-1), ends(1, 1<<64-2))
+}
+
+// A clock that was never set may read nothing at all, which is no reason to stop.
+func TestCommandsAtTheBeginningOfTime(t *testing.T) {
+	s := newState(t)
+	c, err := Parse(create(t, 1, 1, "{}"), alice, frames.MaxTypedPayload)
+	require.NoError(t, err)
+	env := s.now()
+	env.Now = 0
+	out, err := Apply(s, c, env)
+	require.NoError(t, err)
+	s.take(out)
+	require.Equal(t, "SUCCEEDED", s.opState(1))
 }

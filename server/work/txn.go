@@ -178,8 +178,12 @@ func (t *txn) finish(r success) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	return t.admit(r.at(seq), OpMeta{CompletedAt: t.env.Now, FinalSequence: seq})
+	return t.admit(r.at(seq), OpMeta{CompletedAt: completedAt(t.env.Now), FinalSequence: seq})
 }
+
+// completedAt is the time of completion; zero, which a clock that was never set may read,
+// stands for none.
+func completedAt(now uint64) uint64 { return max(now, 1) }
 
 // pend admits the command's operation, which effects will finish (protocol.md §8).
 func (t *txn) pend() (Outcome, error) {
@@ -270,7 +274,7 @@ func (t *txn) end(id frames.OperationID, result frames.OperationResult, created 
 	if result.State != frames.OperationIndeterminate {
 		result.Sequence = seq
 	}
-	meta.CompletedAt, meta.FinalSequence, meta.RetentionSecs = max(t.env.Now, 1), seq, retention.OperationResultSecs
+	meta.CompletedAt, meta.FinalSequence, meta.RetentionSecs = completedAt(t.env.Now), seq, retention.OperationResultSecs
 	meta.Created = append(meta.Created, created...)
 	t.charge(stored.Principal, -1)
 	if err := t.schedule(id, meta.CompletedAt, meta.RetentionSecs, seq); err != nil {
