@@ -3,6 +3,7 @@ package frames
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash"
 	"sync"
@@ -113,6 +114,23 @@ func (d *SnapshotDigest) Add(r *SnapshotRecord) error {
 // AddImages takes the images of the next records, one behind the other, as they were decoded
 // or encoded before: it does not look at them.
 func (d *SnapshotDigest) AddImages(images []byte) { d.h.Write(images) }
+
+// AddPage takes the records of the next SNAPSHOT_PAGE, a whole frame as [Append] made it: what is
+// hashed is what goes out.
+func (d *SnapshotDigest) AddPage(frame []byte) error {
+	const records, count = 5, 2 // the field of the list, and the bytes before its images
+	if len(frame) < codec.HeaderSize || Type(frame[codec.HeaderSize-1]) != TypeSnapshotPage {
+		return errNoPage
+	}
+	list := codec.ScanFields(frame[codec.HeaderSize:], func(id uint32) bool { return id == records })
+	if len(list) != 1 || len(list[0].Value) < count {
+		return errNoPage
+	}
+	d.AddImages(list[0].Value[count:])
+	return nil
+}
+
+var errNoPage = errors.New("digest: not a SNAPSHOT_PAGE with a list of records")
 
 // Sum is the digest of what was added.
 func (d *SnapshotDigest) Sum() [32]byte { return sum(d.h) }

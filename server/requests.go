@@ -31,11 +31,17 @@ func (r *request) release() {
 	}
 }
 
-// answer queues the request's frames; the last one is its terminal reply. sent,
+// replyOf is a reply of one frame.
+func replyOf(f frames.Frame) stream.Reply { return stream.Reply{Frames: []frames.Frame{f}} }
+
+// answer queues the request's frames; the last one is its terminal reply. Sent,
 // if not nil, runs when that one is handed to the transport.
-func (r *request) answer(sent func(), fs ...frames.Frame) error {
-	out := make([]outgoing, 0, len(fs))
-	for _, f := range fs {
+func (r *request) answer(reply stream.Reply) error {
+	out := make([]outgoing, 0, 1+len(reply.Frames))
+	if reply.Page != nil {
+		out = append(out, outgoing{frame: reply.Page})
+	}
+	for _, f := range reply.Frames {
 		frame, err := frames.Append(nil, f)
 		if err != nil {
 			return err
@@ -44,8 +50,8 @@ func (r *request) answer(sent func(), fs ...frames.Frame) error {
 	}
 	out[len(out)-1].sent = func() {
 		r.release()
-		if sent != nil {
-			sent()
+		if reply.Sent != nil {
+			reply.Sent()
 		}
 	}
 	r.c.lanes.putReply(out...)
@@ -198,7 +204,7 @@ func (c *conn) commandDone(r *request, result frames.OperationResult, err error)
 		return
 	}
 	if err == nil {
-		err = r.answer(nil, &frames.CoordCommandResult{RequestID: r.id, Operation: result})
+		err = r.answer(replyOf(&frames.CoordCommandResult{RequestID: r.id, Operation: result}))
 	}
 	if err != nil {
 		r.refuse(err)
@@ -209,7 +215,7 @@ func (c *conn) commandDone(r *request, result frames.OperationResult, err error)
 func (c *conn) lookup(r *request, m *frames.GetOperationResult) {
 	result, err := c.srv.writer.Lookup(c.ctx, m.OperationID, c.viewer)
 	if err == nil {
-		err = r.answer(nil, &frames.OperationResultFrame{RequestID: r.id, Operation: result})
+		err = r.answer(replyOf(&frames.OperationResultFrame{RequestID: r.id, Operation: result}))
 	}
 	if err != nil {
 		r.refuse(err)
@@ -219,7 +225,7 @@ func (c *conn) lookup(r *request, m *frames.GetOperationResult) {
 // deliver queues a reply, or the error in its place.
 func (r *request) deliver(reply stream.Reply, err error) {
 	if err == nil {
-		err = r.answer(reply.Sent, reply.Frames...)
+		err = r.answer(reply)
 	}
 	if err != nil {
 		r.refuse(err)

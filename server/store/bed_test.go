@@ -162,8 +162,9 @@ func everything(frames.ObjectKind, frames.KeyID) bool { return true }
 func pages(t fataler, c *store.Cut, visible store.Visible, n int) (rows []store.Row) {
 	t.Helper()
 	var after store.Key
+	room := make([]store.Row, 3) // too small for some, and used again
 	for {
-		page, done, err := c.Page(after, visible, n)
+		page, done, err := c.PageIn(room, after, visible, n)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page), n)
 		rows = append(rows, page...)

@@ -106,7 +106,13 @@ type Visible func(kind frames.ObjectKind, principal frames.KeyID) bool
 // means that nothing visible follows; without it, nothing may follow all the same. The
 // rows are shared and must not be changed.
 func (c *Cut) Page(after Key, visible Visible, maxRows int) (rows []Row, done bool, err error) {
-	p := &page{cut: c, after: after, visible: visible, max: max(maxRows, 1)}
+	return c.PageIn(nil, after, visible, maxRows)
+}
+
+// PageIn is Page for a caller with room for rows: they are put there, over what it holds, as
+// far as its capacity goes.
+func (c *Cut) PageIn(room []Row, after Key, visible Visible, maxRows int) (rows []Row, done bool, err error) {
+	p := &page{cut: c, after: after, visible: visible, max: max(maxRows, 1), rows: room[:0]}
 	for !p.full() {
 		if c.closed.Load() {
 			return nil, false, ErrClosed

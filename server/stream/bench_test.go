@@ -312,3 +312,9 @@ func (b *bench) unsent() uint64 {
 	n, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.UnsentFrames)
 	return n
 }
+
+// told is every frame of a reply, in the order in which they go out.
+func (b *bench) told(r Reply) []frames.Frame {
+	b.t.Helper()
+	return append(b.decode(r.Page), r.Frames...)
+}

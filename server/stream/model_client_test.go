@@ -18,7 +18,7 @@ func (m *model) idle() bool { return m.sent == nil && m.reply == nil }
 
 // answered puts a reply on its way.
 func (m *model) answered(r Reply, arrive func()) {
-	m.reply, m.arrive = r.Frames, arrive
+	m.reply, m.arrive = m.b.told(r), arrive
 	if m.sent = r.Sent; m.sent == nil {
 		m.sent = func() {}
 	}
@@ -154,9 +154,10 @@ func (m *model) page(t *rapid.T) {
 			t.Fatalf("a page of a snapshot: %v", err)
 		}
 		require.NoError(t, err)
-		page := r.Frames[0].(*frames.SnapshotPage)
+		told := m.b.told(r)
+		page := told[0].(*frames.SnapshotPage)
 		m.staged = append(m.staged, page.Records...)
-		m.cursor, m.ended = page.NextCursor, len(r.Frames) == 2
+		m.cursor, m.ended = page.NextCursor, len(told) == 2
 		m.answered(r, nil)
 	case m.replay != nil:
 		r, err := m.s.ReplayNext(&frames.ReplayNext{RequestID: 1, ReplayID: m.replay.ReplayID, Cursor: m.cursor})

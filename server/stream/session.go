@@ -53,6 +53,9 @@ type Session struct {
 
 // A Reply is what answers one request, in order.
 type Reply struct {
+	// Page is a SNAPSHOT_PAGE as it goes out, before Frames; nil is none. It is encoded
+	// here because the digest runs over these very bytes, and it is the receiver's.
+	Page   []byte
 	Frames []frames.Frame
 	// Sent is to be called when the frames are handed to the transport. Nil is
 	// nothing to do.

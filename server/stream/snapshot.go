@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"sync"
 
 	"coordinator/frames"
 	"coordinator/server/quota"
@@ -31,6 +32,23 @@ type snapshot struct {
 	count  uint64    // visible records of the cut
 	after  store.Key // of the last record sent
 	digest *frames.SnapshotDigest
+}
+
+// A pageRoom is where the records of one page lie from when they are read until the page
+// is encoded. Nothing that goes out refers to it.
+type pageRoom struct {
+	rows    [fetchRows]store.Row
+	records [frames.MaxPageRecords]frames.SnapshotRecord
+}
+
+// pageRooms are shared by all leases: one that is not asked for a page holds none.
+var pageRooms = sync.Pool{New: func() any { return new(pageRoom) }}
+
+// give returns the room. It keeps no record alive.
+func (r *pageRoom) give() {
+	clear(r.rows[:])
+	clear(r.records[:])
+	pageRooms.Put(r)
 }
 
 // Open takes a cut of everything and answers SNAPSHOT_BEGIN, with SNAPSHOT_END
@@ -240,7 +258,9 @@ func (l *lease) judge(err error) error {
 
 // page builds the page after the lease's position.
 func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
-	records, err := s.fill(l)
+	room := pageRooms.Get().(*pageRoom)
+	defer room.give()
+	records, err := s.fill(l, room)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -248,25 +268,35 @@ func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
 		RequestID: req.RequestID, SnapshotID: l.id, Cursor: req.Cursor, Index: l.pages, Records: records,
 	}
 	l.pages++
-	if l.sent == l.count {
-		end, over := s.finish(l, req.RequestID)
-		return Reply{Frames: []frames.Frame{page, end}, Sent: over}, nil
+	last := l.sent == l.count
+	if !last {
+		if l.cursor, err = s.m.randomCursor(); err != nil {
+			return Reply{}, err
+		}
+		page.NextCursor = l.cursor
 	}
-	if l.cursor, err = s.m.randomCursor(); err != nil {
-		return Reply{}, err
+	raw, err := frames.Append(nil, page)
+	if err == nil {
+		err = l.digest.AddPage(raw)
 	}
-	page.NextCursor = l.cursor
-	return Reply{Frames: []frames.Frame{page}}, nil
+	if err != nil {
+		return Reply{}, fmt.Errorf("snapshot page: %w", err)
+	}
+	if !last {
+		return Reply{Page: raw}, nil
+	}
+	end, over := s.finish(l, req.RequestID)
+	return Reply{Page: raw, Frames: []frames.Frame{end}, Sent: over}, nil
 }
 
 // fill reads the records of one page: as many as both selected limits allow,
-// at least one.
-func (s *Session) fill(l *snapshot) ([]frames.SnapshotRecord, error) {
-	var records []frames.SnapshotRecord
+// at least one. They lie in the room given.
+func (s *Session) fill(l *snapshot, in *pageRoom) ([]frames.SnapshotRecord, error) {
+	records := in.records[:0]
 	room := int(s.o.Limits.PageBytes) - listHeader
 	most := min(int(s.o.Limits.PageRecords), int(min(l.count-l.sent, frames.MaxPageRecords)))
 	for len(records) < most {
-		rows, done, err := l.cut.Page(l.after, s.audience.sees, min(fetchRows, most-len(records)))
+		rows, done, err := l.cut.PageIn(in.rows[:], l.after, s.audience.sees, min(fetchRows, most-len(records)))
 		if err != nil {
 			return nil, fmt.Errorf("snapshot page: %w", err)
 		}
@@ -278,9 +308,6 @@ func (s *Session) fill(l *snapshot) ([]frames.SnapshotRecord, error) {
 						"a %v record of %d bytes does not fit the selected page limit of %d", rec.Kind, rec.Size()+listHeader, s.o.Limits.PageBytes)
 				}
 				return records, nil
-			}
-			if err := l.digest.Add(rec); err != nil {
-				return nil, fmt.Errorf("snapshot page: %w", err)
 			}
 			room -= rec.Size()
 			l.after = store.KeyOf(rec.Ref())

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -66,12 +67,13 @@ func TestPinnedBytesGrowInSteps(t *testing.T) {
 	for cursor != nil {
 		r, err := s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: begin.SnapshotID, Cursor: cursor})
 		require.NoError(t, err)
-		page := r.Frames[0].(*frames.SnapshotPage)
+		told := b.told(r)
+		page := told[0].(*frames.SnapshotPage)
 		for _, rec := range page.Records {
 			revisions = append(revisions, rec.Revision)
 		}
 		if cursor = page.NextCursor; cursor == nil {
-			require.IsType(t, &frames.SnapshotEnd{}, r.Frames[1])
+			require.IsType(t, &frames.SnapshotEnd{}, told[1])
 			require.Zero(t, pinned(b), "nothing is read from the cut any more, whenever the peer takes END")
 			require.Equal(t, 1, b.m.Open())
 			r.Sent()
@@ -190,7 +192,7 @@ func TestCloseEndsEveryLease(t *testing.T) {
 	b.open(s)
 	r, err := next(s, begin)
 	require.NoError(t, err)
-	require.Len(t, r.Frames, 2)
+	require.Len(t, b.told(r), 2)
 	s.Close() // END is made, and was never written
 	require.Zero(t, pinned(b))
 	require.Zero(t, b.m.Open())
@@ -217,10 +219,58 @@ func TestHiddenFamiliesAreLeftOut(t *testing.T) {
 	for cursor != nil {
 		r, err := s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: begin.SnapshotID, Cursor: cursor})
 		require.NoError(t, err)
-		page := r.Frames[0].(*frames.SnapshotPage)
+		page := b.told(r)[0].(*frames.SnapshotPage)
 		require.Len(t, page.Records, 100)
 		cursor = page.NextCursor
 		pages++
 	}
 	require.Equal(t, 3, pages)
+}
+
+// TestAPageIsItsReceivers: what was handed out stays as it is while later pages are made, of
+// this lease and of others, and the digest is that of the records in it.
+func TestAPageIsItsReceivers(t *testing.T) {
+	b := newBench(t)
+	for n := range 40 {
+		b.put(newID[frames.ObjectID](t), 1, 10+n)
+	}
+	s := b.session(func(l *frames.Limits) { l.PageRecords = 7 })
+	type reader struct {
+		begin       *frames.SnapshotBegin
+		cursor      []byte
+		pages, then [][]byte
+		end         *frames.SnapshotEnd
+	}
+	var readers []*reader
+	for range 2 {
+		begin := b.open(s)
+		readers = append(readers, &reader{begin: begin, cursor: begin.FirstCursor})
+		b.put(newID[frames.ObjectID](t), 1, 100) // the next one sees another cut
+	}
+	for readers[0].end == nil || readers[1].end == nil {
+		for _, r := range readers {
+			if r.cursor == nil {
+				continue
+			}
+			reply, err := s.Next(&frames.SnapshotNext{RequestID: 2, SnapshotID: r.begin.SnapshotID, Cursor: r.cursor})
+			require.NoError(t, err)
+			r.pages, r.then = append(r.pages, reply.Page), append(r.then, bytes.Clone(reply.Page))
+			told := b.told(reply)
+			if r.cursor = told[0].(*frames.SnapshotPage).NextCursor; r.cursor == nil {
+				r.end = told[1].(*frames.SnapshotEnd)
+				reply.Sent()
+			}
+		}
+	}
+	for n, r := range readers {
+		require.Equal(t, r.then, r.pages)
+		require.EqualValues(t, 40+n, r.end.RecordCount)
+		digest := frames.NewSnapshotDigest(b.guard, r.begin.Base, r.end.RecordCount)
+		for _, raw := range r.pages {
+			for _, rec := range b.decode(raw)[0].(*frames.SnapshotPage).Records {
+				require.NoError(t, digest.Add(&rec))
+			}
+		}
+		require.Equal(t, digest.Sum(), r.end.Digest)
+	}
 }

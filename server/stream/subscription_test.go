@@ -73,7 +73,7 @@ func (b *bench) readSnapshot(s *Session, begin *frames.SnapshotBegin) (records [
 	for cursor := begin.FirstCursor; cursor != nil; {
 		r, err := s.Next(&frames.SnapshotNext{RequestID: 1, SnapshotID: begin.SnapshotID, Cursor: cursor})
 		require.NoError(b.t, err)
-		page := r.Frames[0].(*frames.SnapshotPage)
+		page := b.told(r)[0].(*frames.SnapshotPage)
 		records = append(records, page.Records...)
 		if cursor = page.NextCursor; cursor == nil && r.Sent != nil {
 			r.Sent()
