@@ -178,12 +178,9 @@ func (t *replaying) verify(end *frames.ReplayEnd) error {
 		return badReplay("%d events came, its end says %d", t.events, end.EventCount)
 	}
 	digest := frames.NewReplayDigest(t.conn.guard, t.begin.SubscriptionID, t.after, t.begin.Cut, t.events)
-	err := t.staged.each(func(image []byte) error {
-		var e frames.ReplayEvent
-		if err := codec.DecodeImage(&e, image); err != nil {
-			return fmt.Errorf("staged event: %w", err)
-		}
-		return digest.Add(&e)
+	err := t.staged.pieces(func(images []byte) error {
+		digest.AddImages(images) // as stage encoded them
+		return nil
 	})
 	if err != nil {
 		return err

@@ -15,6 +15,10 @@ import (
 const (
 	// spoolMemory is what a spool keeps in memory before it moves to a file.
 	spoolMemory = 8 << 20
+	// The memory comes in chunks, each as large as all before it between these bounds, so
+	// that a small snapshot takes little and nothing that was staged is copied again.
+	spoolFirst = 4 << 10
+	spoolChunk = 1 << 20
 	// recordHead is the fixed part of a SnapshotRecord image, its payload length included.
 	recordHead = 2 + 16 + 8 + 2 + 4
 	// eventHead is that of a ReplayEvent image.
@@ -24,13 +28,13 @@ const (
 // A spool stages images one after another: in memory while they are few, then in a
 // file. It is written first and read afterwards, any number of times. Not for concurrent use.
 type spool struct {
-	head  int // the fixed part of its images, which ends in the payload's u32 length
-	dir   string
-	max   int64
-	size  int64
-	buf   bytes.Buffer // everything while file is nil, else what is not yet written to it
-	file  *os.File
-	ended bool
+	head   int // the fixed part of its images, which ends in the payload's u32 length
+	dir    string
+	max    int64
+	size   int64
+	chunks [][]byte // everything while file is nil, else what is not yet written to it
+	file   *os.File
+	ended  bool
 }
 
 // newSpool stages images of records in dir.
@@ -41,15 +45,43 @@ func (s *spool) add(image []byte) error {
 	if s.size+int64(len(image)) > s.max {
 		return fmt.Errorf("more than the %d bytes that may be staged", s.max)
 	}
-	s.size += int64(len(image))
-	s.buf.Write(image)
-	if s.buf.Len() < spoolMemory {
-		return nil
+	if err := s.room(len(image)); err != nil {
+		return err
 	}
-	return s.spill()
+	last := &s.chunks[len(s.chunks)-1]
+	*last = append(*last, image...)
+	s.size += int64(len(image))
+	if s.file == nil && s.size >= spoolMemory {
+		return s.spill()
+	}
+	return nil
 }
 
-// spill moves the buffer to the file.
+// room makes the last chunk one that takes n more bytes.
+func (s *spool) room(n int) error {
+	if s.fits(n) {
+		return nil
+	}
+	if s.file != nil {
+		if err := s.spill(); err != nil || s.fits(n) {
+			return err
+		}
+	}
+	size := min(max(s.size, spoolFirst), spoolChunk)
+	s.chunks = append(s.chunks, make([]byte, 0, max(int(size), n)))
+	return nil
+}
+
+func (s *spool) fits(n int) bool {
+	if len(s.chunks) == 0 {
+		return false
+	}
+	last := s.chunks[len(s.chunks)-1]
+	return cap(last)-len(last) >= n
+}
+
+// spill moves the chunks to the file and keeps the last one, which is the largest, for
+// what comes.
 func (s *spool) spill() error {
 	if s.file == nil {
 		f, err := stageFile(s.dir)
@@ -58,10 +90,14 @@ func (s *spool) spill() error {
 		}
 		s.file = f
 	}
-	if _, err := s.file.Write(s.buf.Bytes()); err != nil {
-		return fmt.Errorf("stage: %w", err)
+	for _, chunk := range s.chunks {
+		if _, err := s.file.Write(chunk); err != nil {
+			return fmt.Errorf("stage: %w", err)
+		}
 	}
-	s.buf.Reset()
+	if last := len(s.chunks) - 1; last >= 0 {
+		s.chunks = [][]byte{s.chunks[last][:0]}
+	}
 	return nil
 }
 
@@ -75,19 +111,55 @@ func (s *spool) each(visit func(image []byte) error) error {
 	return r.each(visit)
 }
 
+// pieces calls visit with all that is staged, one piece behind the other and cut
+// anywhere, until it fails. A piece is valid during the call only.
+func (s *spool) pieces(visit func([]byte) error) error {
+	r, err := s.open()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, min(s.size, readBuffer))
+	for left := s.size; left > 0; left -= int64(len(buf)) {
+		buf = buf[:min(left, int64(len(buf)))]
+		if err := readAll(r, buf); err != nil {
+			return err
+		}
+		if err := visit(buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // reader begins to read what is staged. Nothing may be added while it is in use.
 func (s *spool) reader() (*imageReader, error) {
+	r, err := s.open()
+	if err != nil {
+		return nil, err
+	}
+	if s.file != nil {
+		r = bufio.NewReaderSize(r, readBuffer)
+	}
+	return &imageReader{r: r, left: s.size, head: s.head}, nil
+}
+
+// open gives the bytes of what is staged.
+func (s *spool) open() (io.Reader, error) {
 	if s.ended {
 		return nil, errors.New("stage: closed")
 	}
-	var r io.Reader = bytes.NewReader(s.buf.Bytes())
-	if s.file != nil {
-		if err := s.spill(); err != nil {
-			return nil, err
+	if s.file == nil {
+		chunks := make([]io.Reader, len(s.chunks))
+		for i, chunk := range s.chunks {
+			chunks[i] = bytes.NewReader(chunk)
 		}
-		r = bufio.NewReaderSize(io.NewSectionReader(s.file, 0, s.size), readBuffer)
+		return io.MultiReader(chunks...), nil
 	}
-	return &imageReader{r: r, left: s.size, head: s.head}, nil
+	if err := s.spill(); err != nil {
+		return nil, err
+	}
+	s.chunks = nil
+	return io.NewSectionReader(s.file, 0, s.size), nil
 }
 
 // eachImage splits size bytes of record images.
@@ -158,7 +230,7 @@ func readAll(r io.Reader, b []byte) error {
 // close releases the memory and the file. It may be called more than once.
 func (s *spool) close() error {
 	s.ended = true
-	s.buf = bytes.Buffer{}
+	s.chunks = nil
 	if s.file == nil {
 		return nil
 	}

@@ -1,0 +1,66 @@
+package client
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"coordinator/frames"
+)
+
+// benchmarkRecords is how many records or events one round of a benchmark stages.
+const benchmarkRecords = 20_000
+
+// BenchmarkSnapshotStage stages and verifies snapshots, without a server.
+func BenchmarkSnapshotStage(b *testing.B) {
+	for _, size := range []struct {
+		name string
+		doc  int
+	}{{"memory", 200}, {"file", 1200}} {
+		b.Run(size.name, func(b *testing.B) {
+			dir, guard := b.TempDir(), frames.AuthorityGuard{Activation: 1}
+			records := make([]frames.SnapshotRecord, benchmarkRecords)
+			digest := frames.NewSnapshotDigest(guard, 9, benchmarkRecords)
+			for i := range records {
+				ref := frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID{1, byte(i >> 8), byte(i), 9}}
+				r, err := frames.NewRecord(ref, 1, &frames.Objective{DocumentSchema: 1, Document: make([]byte, size.doc)})
+				require.NoError(b, err)
+				records[i] = r
+				require.NoError(b, digest.Add(&r))
+			}
+			end := &frames.SnapshotEnd{RecordCount: benchmarkRecords, Digest: digest.Sum()}
+			b.ReportAllocs()
+			for b.Loop() {
+				t := &taking{conn: &Conn{guard: guard}, staged: newSpool(dir, maxSnapshotBytes), begin: &frames.SnapshotBegin{Guard: guard, Base: 9}}
+				for i := range records {
+					require.NoError(b, t.stage(&records[i]))
+				}
+				require.NoError(b, t.verify(end))
+				require.NoError(b, t.staged.close())
+			}
+		})
+	}
+}
+
+// BenchmarkReplayStage does the same for a replay.
+func BenchmarkReplayStage(b *testing.B) {
+	guard, id := frames.AuthorityGuard{Activation: 1}, frames.SubscriptionID{5}
+	events := make([]frames.ReplayEvent, benchmarkRecords)
+	digest := frames.NewReplayDigest(guard, id, 0, benchmarkRecords, benchmarkRecords)
+	for i := range events {
+		events[i] = change(frames.EventSequence(i+1), 1, frames.ObjectRevision(i+1))
+		require.NoError(b, digest.Add(&events[i]))
+	}
+	end := &frames.ReplayEnd{EventCount: benchmarkRecords, Digest: digest.Sum()}
+	dir := b.TempDir()
+	b.ReportAllocs()
+	for b.Loop() {
+		t := &replaying{conn: &Conn{guard: guard}, staged: &spool{head: eventHead, dir: dir, max: maxSnapshotBytes},
+			begin: &frames.ReplayBegin{SubscriptionID: id, Cut: benchmarkRecords, FirstEvent: 1}}
+		for i := range events {
+			require.NoError(b, t.stage(&events[i]))
+		}
+		require.NoError(b, t.verify(end))
+		require.NoError(b, t.staged.close())
+	}
+}
