@@ -56,3 +56,26 @@ func TestAClockSetForwardEndsNoResult(t *testing.T) {
 		require.Equal(t, frames.OperationTombstoned, result.State)
 	})
 }
+
+// Nor does one that was behind when the result came, and is put right.
+func TestAClockSetBackForAWhileEndsNoResult(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bed) {
+		retiring := start(b.s.retire)
+		defer retiring.stop() //nolint:errcheck // it ends when told to
+		time.Sleep(time.Minute)
+		b.clock.by.Store(-int64(month + time.Hour))
+		time.Sleep(5 * time.Minute) // renewals
+		p := b.raw()
+		require.NoError(t, p.shake(b.r, b.r.keys[0], uint64(frames.AllScopes), b.channel()))
+		op := newID[frames.OperationID](t)
+		_, err := p.command(frames.CommandCreateObjective, op, &frames.CreateObjective{ObjectiveID: newID[frames.ObjectiveID](t), Schema: 1, Document: []byte("{}")})
+		require.NoError(t, err)
+		p.close()
+		b.clock.by.Store(0)
+		time.Sleep(5 * time.Minute) // renewals, and many looks
+		require.NoError(t, b.s.fence.Check())
+		result, err := b.s.writer.Lookup(t.Context(), op, work.Viewer{Scope: frames.ScopeAdmin})
+		require.NoError(t, err)
+		require.Equal(t, frames.OperationSucceeded, result.State)
+	})
+}

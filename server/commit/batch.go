@@ -126,7 +126,7 @@ func (w *Writer) apply(v *view, it *item, now clock.Reading, lowDisk bool) (repl
 	}
 	guard := w.o.Fence.Guard()
 	env := work.Env{
-		Head: v.tx.Head(), Now: now.Unix(), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
+		Head: v.tx.Head(), Now: w.since(now), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
 		NewEventID: w.newEventID, MaxPayload: w.o.MaxPayload, LowDisk: lowDisk, Owners: w.o.Owners,
 		PendingOf: w.pending.count, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/server/store"
 	"coordinator/server/work"
 )
@@ -73,6 +74,14 @@ func Retirement(rows []store.Row, now uint64) (*Amendment, error) {
 		refs: reads, size: retireSize * len(rows), events: len(rows),
 		decide: func(v work.View, env work.Env) (work.Outcome, error) { return work.Retire(v, refs, now, env) },
 	}, nil
+}
+
+// since is the time from which what happens now stays: the wall clock, but never less than has
+// really passed since the writer began. A clock that is behind for a while would otherwise
+// let a result go as soon as it is put right.
+func (w *Writer) since(now clock.Reading) uint64 {
+	passed := clock.Reading{Wall: w.began.Wall.Add(now.Boot - w.began.Boot)}
+	return max(now.Unix(), passed.Unix())
 }
 
 // cut gives fn a cut of what is published, for as long as it runs.

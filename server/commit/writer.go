@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/server/authority"
 	"coordinator/server/store"
 )
@@ -16,9 +17,10 @@ import (
 // A Writer is the one goroutine that changes the store. Its methods may be called from any
 // goroutine, except that Run and Step exclude each other.
 type Writer struct {
-	o    Options
-	rand *bufio.Reader // owned by the stepping goroutine
-	wake chan struct{} // one slot: something was queued
+	o     Options
+	began clock.Reading
+	rand  *bufio.Reader // owned by the stepping goroutine
+	wake  chan struct{} // one slot: something was queued
 
 	mu          sync.Mutex
 	queue       []*item // guarded by mu
@@ -69,6 +71,7 @@ func New(o Options) *Writer {
 	}
 	return &Writer{
 		o:         o,
+		began:     o.Clock.Now(),
 		rand:      bufio.NewReaderSize(o.Rand, 4096),
 		wake:      make(chan struct{}, 1),
 		staleWake: make(chan struct{}, 1),

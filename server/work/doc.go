@@ -91,7 +91,7 @@ func (c *Change) Ref() frames.ObjectRef { return c.Record.Ref() }
 type Env struct {
 	// Head is the sequence of the last event before this command.
 	Head frames.EventCut
-	// Now is the wall clock in Unix seconds.
+	// Now is the wall clock in Unix seconds, or later when that has been set back.
 	Now uint64
 	// Epoch and Activation in force, and whose they are.
 	Epoch       frames.AuthorityEpoch

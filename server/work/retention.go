@@ -200,7 +200,7 @@ func (t *txn) entomb(r *retiring, now uint64) error {
 		return err
 	}
 	t.drop(r.row)
-	return t.schedule(r.due.Operation, now, r.period, seq)
+	return t.schedule(r.due.Operation, max(now, t.env.Now), r.period, seq)
 }
 
 // prune removes a tombstone without an event, unless an object that its operation created
