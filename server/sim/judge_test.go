@@ -121,6 +121,9 @@ func (w *world) judgeView(c *simClient, v *view, viewer work.Viewer) {
 // turned to does not hold what it was shown (protocol.md §4 [D-26]), and not without reason:
 // another part of the client may have been shown more.
 func (w *world) judgeTurn(c *simClient, t turn) {
+	if t.to < t.from {
+		w.fault("%s: went back from activation %d to %d", c.name, t.from, t.to)
+	}
 	l := w.lineages[t.to]
 	held := t.cut == 0 || l.shown[t.from] >= t.cut
 	reason := !held

@@ -64,6 +64,9 @@ func (w *world) judgeReplica(c *simClient) {
 	if state := c.replica.State(); state.Phase.Final() && !c.stopping {
 		w.fault("%s: its replica has ended in the phase %v: %v", c.name, state.Phase, state.Err)
 	}
+	if s := c.replica.State(); s.Phase == client.ReplicaCurrent && (v == nil || !v.Current) {
+		w.fault("%s: its replica says that it is current, and that its view is not", c.name)
+	}
 	if v == nil || v == c.lastView {
 		return
 	}
