@@ -1,11 +1,14 @@
 package client
 
 import (
+	"bufio"
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"coordinator/frames"
+	"coordinator/internal/clock"
 )
 
 // benchmarkRecords is how many records or events one round of a benchmark stages.
@@ -62,5 +65,46 @@ func BenchmarkReplayStage(b *testing.B) {
 		}
 		require.NoError(b, t.verify(end))
 		require.NoError(b, t.staged.close())
+	}
+}
+
+// BenchmarkEvents reads and delivers events that came in large reads; an operation is one event.
+func BenchmarkEvents(b *testing.B) {
+	const n = 10_000
+	var wire []byte
+	for i := range n {
+		e := change(frames.EventSequence(i+1), byte(i), frames.ObjectRevision(i/256+1))
+		f := (&feed{id: frames.SubscriptionID{5}, delivery: frames.DeliverySequence(i)}).live(e)
+		var err error
+		wire, err = frames.Append(wire, f)
+		require.NoError(b, err)
+	}
+	c, s := following(clock.System())
+	b.ReportAllocs()
+	for i := 0; i < b.N; i += n {
+		*s = Subscription{conn: c, phase: phaseLive, balance: credit{1 << 31, 1 << 31}, wake: make(chan struct{}, 1), seen: newRevisions(true), id: s.id}
+		require.ErrorIs(b, c.readLoop(bufio.NewReaderSize(bytes.NewReader(wire), readBuffer)), ErrDisconnected)
+		for range min(n, b.N-i) {
+			_, err := s.Next(b.Context())
+			require.NoError(b, err)
+		}
+	}
+}
+
+// following is a connection without a socket that has one live subscription.
+func following(now clock.Clock) (*Conn, *Subscription) {
+	c := &Conn{opts: Options{Clock: now}, state: &State{}, done: make(chan struct{}), subs: map[frames.SubscriptionID]*Subscription{}}
+	c.hello.Limits = frames.ReferenceLimits()
+	at := now.Now()
+	c.lease.Store(newLease(frames.Certificate{ExpiresAt: at.Unix() + 3600}, at))
+	s := &Subscription{conn: c, id: frames.SubscriptionID{5}, phase: phaseLive, balance: credit{1 << 31, 1 << 31}, wake: make(chan struct{}, 1), seen: newRevisions(true)}
+	c.subs[s.id] = s
+	return c, s
+}
+
+func BenchmarkClockReading(b *testing.B) {
+	now := clock.System()
+	for b.Loop() {
+		now.Now()
 	}
 }

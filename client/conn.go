@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -232,7 +233,7 @@ func (c *Conn) liveAt(now clock.Reading) error {
 }
 
 // start runs the goroutines of an accepted connection.
-func (c *Conn) start(r io.Reader) {
+func (c *Conn) start(r *bufio.Reader) {
 	c.wg.Go(func() { c.fail(c.readLoop(r)) })
 	c.wg.Go(c.answerPings)
 	c.wg.Go(c.finishWrites)
@@ -357,9 +358,15 @@ func (c *Conn) writeBytes(ctx context.Context, buf []byte) (n int, gaveUp bool, 
 }
 
 // readLoop is the sole reader. It ends with the reason that ends the connection.
-func (c *Conn) readLoop(r io.Reader) error {
+//
+// An event that lay whole in the buffer was received when the socket was last read, and is
+// judged by the clock as it was then: it only waits here, and is judged once more when
+// Next hands it out. Every other frame is acted on now and judged now.
+func (c *Conn) readLoop(r *bufio.Reader) error {
 	fr := frameReader{r: r, limits: &c.hello.Limits}
+	var now clock.Reading
 	for {
+		buffered := r.Buffered()
 		f, err := fr.next()
 		if err != nil {
 			if cause := c.Err(); cause != nil {
@@ -367,7 +374,9 @@ func (c *Conn) readLoop(r io.Reader) error {
 			}
 			return disconnected(err)
 		}
-		now := c.opts.Clock.Now()
+		if f.Type() != frames.TypeCoordEvent || now == (clock.Reading{}) || buffered < int(fr.outer) {
+			now = c.opts.Clock.Now()
+		}
 		if err := c.liveAt(now); err != nil {
 			return err
 		}
