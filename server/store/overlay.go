@@ -23,7 +23,7 @@ func (o *overlay) put(c *change) {
 
 // adopt takes a change of an older generation unless the key has changed since.
 func (o *overlay) adopt(c *change) {
-	if _, newer := getChange(o.tree, c.key); !newer {
+	if _, newer := o.tree.Get(c); !newer {
 		o.put(c)
 	}
 }
@@ -34,6 +34,10 @@ type memory struct {
 	active *overlay
 	frozen *overlay // being written by a checkpoint, or nil
 	counts tallies
+
+	// What the trees are asked with. Nobody but the writer asks these, and none keeps it.
+	rowPivot    row
+	changePivot change
 }
 
 func newMemory() memory {
@@ -43,14 +47,15 @@ func newMemory() memory {
 // find looks a key up. Known is false when only state.db can tell; a known nil row does
 // not exist.
 func (m *memory) find(k Key) (r *row, known bool) {
-	if r, ok := getRow(m.live, k); ok {
+	m.rowPivot.key, m.changePivot.key = k, k
+	if r, ok := m.live.Get(&m.rowPivot); ok {
 		return r, true
 	}
-	if c, ok := getChange(m.active.tree, k); ok {
+	if c, ok := m.active.tree.Get(&m.changePivot); ok {
 		return c.row, true
 	}
 	if m.frozen != nil {
-		if c, ok := getChange(m.frozen.tree, k); ok {
+		if c, ok := m.frozen.tree.Get(&m.changePivot); ok {
 			return c.row, true
 		}
 	}
@@ -62,7 +67,8 @@ func (m *memory) set(c *change) {
 	if c.row != nil && c.row.Live {
 		m.live.Set(c.row)
 	} else {
-		m.live.Delete(&row{key: c.key})
+		m.rowPivot.key = c.key
+		m.live.Delete(&m.rowPivot)
 	}
 	m.active.put(c)
 }

@@ -24,14 +24,25 @@ type Tx struct {
 	err    error
 }
 
+// keptBytes and keptItems are the room that a transaction leaves to the next: one large
+// commit must not hold its memory for good.
+const (
+	keptBytes = 4 << 20
+	keptItems = 4096
+)
+
 func (tx *Tx) reset(s *Store) {
 	tx.s = s
-	if cap(tx.buf) > 4<<20 {
-		tx.buf = nil // one large commit must not hold its memory for good
+	if cap(tx.buf) > keptBytes {
+		tx.buf = nil
 	}
 	tx.buf = append(tx.buf[:0], make([]byte, recordHeader)...)
 	tx.buf = append(tx.buf, bodyVersion)
-	tx.items = nil
+	if cap(tx.items) > keptItems {
+		tx.items = nil
+	}
+	clear(tx.items) // nothing keeps an item; what it points to may be large
+	tx.items = tx.items[:0]
 	tx.own = make(map[Key]*row)
 	tx.loaded = make(map[Key]*row)
 	tx.heads = make(map[Key]*row)
