@@ -3,7 +3,7 @@
 
 GO          ?= go
 FUZZTIME    ?= 5s
-SEEDS       ?= 50
+SEEDS       ?= 200
 SEED_BASE   ?= 1
 HOSTILE     ?= 2000
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
