@@ -97,9 +97,13 @@ func permanent(err error) bool {
 	)
 	switch {
 	case errors.As(err, &file), errors.As(err, &state), errors.As(err, &key), errors.As(err, &quarantine),
-		errors.As(err, &auth), errors.As(err, &ind), errors.As(err, &other), errors.As(err, &full),
+		errors.As(err, &ind), errors.As(err, &other), errors.As(err, &full),
 		errors.Is(err, ErrTransport), errors.Is(err, ErrJournalFull), errors.Is(err, fs.ErrPermission):
 		return true
+	case errors.As(err, &auth):
+		// A connection that was cut may only have outlived its grant, which is shorter than a
+		// key's life: the next hello tells whether the key is still accepted, and for what.
+		return !auth.Revoked
 	case errors.As(err, &peer):
 		// A certificate that has just run out, or is early, is a matter of moments.
 		return !errors.Is(err, handshake.ErrCertificateExpired) && !errors.Is(err, handshake.ErrCertificateEarly)

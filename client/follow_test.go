@@ -216,6 +216,47 @@ func TestFollowMeetsALowerAuthority(t *testing.T) {
 	v.agrees(m)
 }
 
+// refuseKey answers a response like a coordinator that does not accept its key.
+func refuseKey(stage string, p *peer) bool {
+	if stage == "response" {
+		p.send(&frames.CoordError{Code: frames.CodeAuthenticationFailed, Message: "authentication failed"})
+	}
+	return stage == "response"
+}
+
+// A grant that has ended, while its key is still accepted, costs a follower a connection.
+func TestFollowOutlivesItsGrant(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	m.write()
+	opts := FollowOptions{Options: w.options(m.serve)}
+	opts.Clock = &hasty{Manual: w.clock}
+	v := newWatcher(t)
+	for u, err := range Follow(t.Context(), w.pins, opts) {
+		require.NoError(t, err)
+		v.take(u)
+		switch u.(type) {
+		case *Synced:
+			m.setFault(func(n int, c *modelConn) bool {
+				m.setFault(nil)
+				c.gap(frames.GapGrantRevoked)
+				c.send(&frames.CoordError{Code: frames.CodeAuthenticationFailed})
+				panic(errScript)
+			})
+			m.write()
+			continue
+		case *Healed:
+			m.write()
+			continue
+		case *Event:
+			if v.current && v.last == m.head() {
+				v.agrees(m)
+				return
+			}
+		}
+	}
+}
+
 func TestFollowEndsWhereNoAttemptHelps(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -223,6 +264,7 @@ func TestFollowEndsWhereNoAttemptHelps(t *testing.T) {
 		want any
 	}{
 		{"revoked", func(w *world, c *modelConn) {
+			w.instead = refuseKey
 			c.gap(frames.GapGrantRevoked)
 			c.send(&frames.CoordError{Code: frames.CodeAuthenticationFailed})
 		}, new(*AuthenticationError)},

@@ -2,7 +2,9 @@ package client
 
 import (
 	"errors"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -122,11 +124,33 @@ func TestC13_ReplayResumes(t *testing.T) {
 				require.Equal(t, want.Payload, e.Payload)
 				require.Zero(t, e.Delivery)
 			}
+			require.Eventually(t, s.waiting, time.Minute, time.Millisecond, "what came live waits behind the replay")
 			e := next[*Event](t, s)
 			require.Equal(t, frames.EventSequence(51), e.Sequence)
 			require.Equal(t, frames.DeliverySequence(1), e.Delivery, "deliveries go on from the prior cut")
 		})
 	}
+}
+
+// A replay that cannot be read back to its end was shown as far as it was read, and no
+// further: whoever resumes behind it misses nothing.
+func TestC13_AReplayThatCannotBeReadBack(t *testing.T) {
+	w := newWorld(t)
+	c := w.verified(func(p *peer) {
+		f := p.feed()
+		f.gap(frames.GapQueueOverflow)
+		(&replayOf{cut: 50, events: missed(3)}).serve(f, true)
+		p.recv()
+	})
+	s, err := c.Subscribe(t.Context(), 0, SubscribeOptions{})
+	require.NoError(t, err)
+	next[*Gap](t, s)
+	require.NoError(t, s.Replay(t.Context()))
+	shown := frames.EventCut(next[*Event](t, s).Sequence)
+	s.replayed.ahead, s.replayed.failed = nil, syscall.EIO
+	_, err = s.Next(t.Context())
+	require.ErrorIs(t, err, syscall.EIO)
+	require.Equal(t, shown, s.Cut())
 }
 
 // TestC11_ReplayThatContradictsItself closes the connection and shows nothing.

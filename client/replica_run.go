@@ -25,7 +25,7 @@ func (r *Replica) connected(c *Conn) {
 	r.enter(func(s *ReplicaState) {
 		switch v := r.follower.view; {
 		case v == nil:
-			s.Phase = ReplicaSyncing
+			s.Phase, s.Gap = ReplicaSyncing, nil // the attempts before it are over
 		case v.guard != c.guard && s.Phase == ReplicaStale:
 			s.Reason = StaleAuthority
 		}
@@ -194,7 +194,7 @@ func (r *Replica) forget() { r.untold, r.bytes, r.skipped, r.applied = nil, 0, f
 // publish shows readers one state and one view, and tells the feeds, at once.
 func (r *Replica) publish(s ReplicaState, v *View, st step) {
 	old := r.now.Load()
-	if s.Phase != old.state.Phase {
+	if s.Phase != old.state.Phase || s.Reason != old.state.Reason {
 		s.Since = r.wall()
 	}
 	if s.LastContact = r.contact; r.conn != nil {

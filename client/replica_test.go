@@ -420,6 +420,7 @@ func TestReplicaEndsWhereNoAttemptHelps(t *testing.T) {
 		want  any
 	}{
 		{"revoked", func(w *world, c *modelConn) {
+			w.instead = refuseKey
 			c.gap(frames.GapGrantRevoked)
 			c.send(&frames.CoordError{Code: frames.CodeAuthenticationFailed})
 		}, ReplicaRevoked, new(*AuthenticationError)},

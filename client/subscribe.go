@@ -222,13 +222,14 @@ func (s *Subscription) take() (Update, error) {
 		if err == nil && e != nil {
 			return s.deliver(e)
 		}
-		s.cut = max(s.cut, s.replayed.cut)
+		through := s.replayed.cut
 		s.replayed.close()
 		s.replayed = nil
-		if err != nil {
+		if err != nil { // what was not read was not shown, and the cut stays before it
 			s.conn.fail(err)
 			return nil, err
 		}
+		s.cut = max(s.cut, through)
 	}
 	q, ok := s.pop()
 	switch {

@@ -212,11 +212,12 @@ func (s *Subscription) pop() (q queued, ok bool) {
 	return q, true
 }
 
-// waiting reports whether an event is the next thing to be delivered.
+// waiting reports whether an event is the next thing to be delivered. Like pending it is
+// for the consumer's goroutine.
 func (s *Subscription) waiting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.replayed == nil && len(s.queue) > 0 && s.queue[0].event != nil
+	return !s.pending() && len(s.queue) > 0 && s.queue[0].event != nil
 }
 
 // isPaused reports whether the latest gap has been told and is not healed.

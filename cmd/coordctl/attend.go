@@ -213,6 +213,7 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 		changed := false
 		switch u := u.(type) {
 		case *client.Synced:
+			v.seen = false // a history that was put back may not have it
 			err = u.Each(func(rec frames.SnapshotRecord) error {
 				v.cover(0, rec.Ref(), rec.Payload, r)
 				did, err := v.take(rec, r)
@@ -226,8 +227,12 @@ func (a *app) followRun(ctx context.Context, c *client.Context, r *started, tell
 				v.op, v.opKnown = frames.OperationResult{State: frames.OperationTombstoned}, true
 			}
 		case *client.Event:
-			v.cover(u.Kind, u.Object, u.Payload, r)
 			rec, carries, rerr := u.Record()
+			payload := u.Payload
+			if carries {
+				payload = rec.Payload
+			}
+			v.cover(u.Kind, u.Object, payload, r)
 			if err = rerr; carries && err == nil {
 				changed, err = v.take(rec, r)
 			}

@@ -164,10 +164,10 @@ func (w *world) linearizable() {
 func (l *lineage) learned(d *deed) (out outcome, concerns bool) {
 	until := int64(math.MaxInt64)
 	for at := l; at != nil; at = at.parent {
-		if d.on == at && d.ret < until {
+		if d.on == at && d.ret <= until { // a copy is made behind what had its number
 			return d.out, true
 		}
-		concerns = concerns || d.tried[at] && d.call < until
+		concerns = concerns || d.tried[at] && d.call <= until
 		until = min(until, at.forked)
 	}
 	return unknown, concerns && !d.lookup()
