@@ -229,5 +229,7 @@ func TestAcrossHosts(t *testing.T) {
 	require.Equal(t, exitUnavailable, got.code, "nothing was sent through a partition: %s", got.errout)
 	r.setCut(false)
 	require.Equal(t, made+1, count())
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	require.Positive(t, r.lost, "the relay lost nothing")
 }
