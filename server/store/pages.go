@@ -20,41 +20,9 @@ const (
 	bucketHeader = 16 // root:u64 sequence:u64; with root 0 a leaf page of its own follows
 )
 
-// checkExtents reports a page that says it goes on beyond the file. It comes before bbolt's
-// own check, which remembers every page of such an extent, up to four billion of them.
-func (h *history) checkExtents() error {
-	return h.view(func(tx *bolt.Tx) error {
-		size := h.db.Info().PageSize
-		pages := int(tx.Size()) / size
-		for id := 0; id < pages; {
-			info, err := tx.Page(id)
-			if err != nil {
-				return &CorruptError{File: h.path, Offset: int64(id) * int64(size), Problem: "a page cannot be read", Err: err}
-			}
-			next := id + 1
-			switch info.Type {
-			case "leaf", "branch", "freelist":
-				next += info.OverflowCount
-			}
-			if next > pages {
-				return corrupt(h.path, int64(id)*int64(size), "page %d goes on for %d pages, beyond the end of the file", id, info.OverflowCount)
-			}
-			id = next
-		}
-		return nil
-	})
-}
-
-// checkElements checks what the page check of bbolt takes on trust: that a page has as many
-// elements as it says. A count that is too low would hide rows, and no checksum would miss
-// them. It comes after checkPages, which has loaded the freelist and found every other page
-// in use.
-func (h *history) checkElements() error {
-	f, err := os.Open(h.path)
-	if err != nil {
-		return ioError("open", h.path, err)
-	}
-	defer f.Close()
+// eachPage gives visit every page of the file in order, with those that it goes on for. A
+// free page counts by itself, and an extent beyond the file is reported before it is visited.
+func (h *history) eachPage(visit func(id, pages, size int, kind string) error) error {
 	return h.view(func(tx *bolt.Tx) error {
 		size := h.db.Info().PageSize
 		for id := 0; id < int(tx.Size())/size; {
@@ -63,19 +31,47 @@ func (h *history) checkElements() error {
 				return &CorruptError{File: h.path, Offset: int64(id) * int64(size), Problem: "a page cannot be read", Err: err}
 			}
 			pages := 1
-			if info.Type == "leaf" || info.Type == "branch" {
-				pages += info.OverflowCount
-				b := make([]byte, pages*size)
-				if _, err := io.ReadFull(io.NewSectionReader(f, int64(id)*int64(size), int64(len(b))), b); err != nil {
-					return ioError("read", h.path, err)
-				}
-				if !packed(b) {
-					return corrupt(h.path, int64(id)*int64(size), "page %d has other elements than it says", id)
-				}
-			} else if info.Type == "freelist" {
+			switch info.Type {
+			case "leaf", "branch", "freelist":
 				pages += info.OverflowCount
 			}
+			if id+pages > int(tx.Size())/size {
+				return corrupt(h.path, int64(id)*int64(size), "page %d goes on for %d pages, beyond the end of the file", id, info.OverflowCount)
+			}
+			if err := visit(id, pages, size, info.Type); err != nil {
+				return err
+			}
 			id += pages
+		}
+		return nil
+	})
+}
+
+// checkExtents reports a page that says it goes on beyond the file. It comes before bbolt's
+// own check, which remembers every page of such an extent, up to four billion of them.
+func (h *history) checkExtents() error {
+	return h.eachPage(func(int, int, int, string) error { return nil })
+}
+
+// checkElements checks what the page check of bbolt takes on trust: that a page has as many
+// elements as it says. A count that is too low would hide rows, and no checksum would miss
+// them. It comes after checkPages, which has found every page that is not free in use.
+func (h *history) checkElements() error {
+	f, err := os.Open(h.path)
+	if err != nil {
+		return ioError("open", h.path, err)
+	}
+	defer f.Close()
+	return h.eachPage(func(id, pages, size int, kind string) error {
+		if kind != "leaf" && kind != "branch" {
+			return nil
+		}
+		b := make([]byte, pages*size)
+		if _, err := io.ReadFull(io.NewSectionReader(f, int64(id)*int64(size), int64(len(b))), b); err != nil {
+			return ioError("read", h.path, err)
+		}
+		if !packed(b) {
+			return corrupt(h.path, int64(id)*int64(size), "page %d has other elements than it says", id)
 		}
 		return nil
 	})
