@@ -250,11 +250,14 @@ func TestFollowOutlivesItsGrant(t *testing.T) {
 			continue
 		case *Event:
 			if v.current && v.last == m.head() {
+				require.NotEmpty(t, v.gaps, "the grant has ended")
+				require.Equal(t, 1, v.synced, "and no snapshot was needed")
 				v.agrees(m)
 				return
 			}
 		}
 	}
+	t.Fatal("the follower ended without a word")
 }
 
 func TestFollowEndsWhereNoAttemptHelps(t *testing.T) {
