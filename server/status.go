@@ -125,8 +125,9 @@ func (s *Server) tell(uc *net.UnixConn) {
 	}
 }
 
-// ReadStatus asks the coordinator that runs on a state directory how it is. That none
-// runs there is an error that matches os.ErrNotExist or syscall.ECONNREFUSED.
+// ReadStatus asks the coordinator that runs on a state directory how it is, until the
+// deadline of ctx, which the caller sets. That none runs there is an error that matches
+// os.ErrNotExist or syscall.ECONNREFUSED.
 func ReadStatus(ctx context.Context, path string) (*Status, error) {
 	uc, err := sock.Dial(ctx, path)
 	if err != nil {
