@@ -60,12 +60,13 @@ func Code(err error) int {
 	var occupied *sock.OccupiedError
 	var long *sock.PathTooLongError
 	var registry *handshake.RegistryError
+	var port *PortInUseError
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &carried):
 		return carried.Code
-	case errors.As(err, &held):
+	case errors.As(err, &held), errors.As(err, &port):
 		return ExitHeld
 	case errors.As(err, &occupied):
 		if occupied.Live {
