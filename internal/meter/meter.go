@@ -11,7 +11,8 @@ import (
 )
 
 // A Histogram counts whole numbers (nanoseconds, items) in buckets. The zero value counts in
-// one bucket without bounds; [New] makes others. Its methods may be called from any goroutine.
+// one bucket without bounds, and nil counts nothing; [New] makes others. Its methods may be
+// called from any goroutine.
 type Histogram struct {
 	bounds []uint64 // ascending; a bucket holds what is at most its bound
 	counts []atomic.Uint64
@@ -40,6 +41,9 @@ func NewDurations(bounds ...time.Duration) *Histogram {
 
 // Observe counts one value.
 func (h *Histogram) Observe(v uint64) {
+	if h == nil {
+		return
+	}
 	h.sum.Add(v)
 	for i, b := range h.bounds { // a dozen or so: searching would not be faster
 		if v <= b {

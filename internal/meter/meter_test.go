@@ -20,6 +20,7 @@ func TestBuckets(t *testing.T) {
 	require.Equal(t, uint64(0+1+2+10+11+100+101+1<<40), s.Sum)
 	require.Equal(t, []uint64{1, 10, 100}, s.Bounds)
 	require.Panics(t, func() { New(1, 1) })
+	require.NotPanics(t, func() { (*Histogram)(nil).Observe(1) })
 }
 
 func TestDurations(t *testing.T) {

@@ -16,6 +16,7 @@ type checkpoint struct {
 	final  *applied // written by the last transaction
 	pivot  Key      // every key up to here is done
 	begun  bool
+	watch  stopwatch
 
 	carry []*change // changes that an open cut holds back; the writer adopts them
 }
@@ -61,6 +62,7 @@ func (c *checkpoint) step() (done bool, err error) {
 		return false, nil
 	}
 	c.s.completed.Add(1)
+	c.watch.took(c.s.meters.Checkpoint)
 	return true, c.s.log.drop(c.final.logFrom)
 }
 
@@ -213,7 +215,7 @@ func (s *Store) startCheckpoint() bool {
 	}
 	counts.ops = s.mem.counts.ops.Copy()
 	s.job = &checkpoint{
-		s: s, frozen: s.mem.active,
+		s: s, frozen: s.mem.active, watch: startWatch(),
 		final: &applied{state: s.state, chain: s.log.cur.tail, counts: counts},
 	}
 	s.mem.frozen, s.mem.active = s.mem.active, newOverlay()
@@ -248,6 +250,7 @@ func (s *Store) maintain() {
 		return // nothing was committed since Open, and the clean mark must stay true
 	}
 	if s.due(behindFactor) && s.job != nil && !s.opts.Manual {
+		s.meters.Behind.Add(1)
 		s.opts.Logger.Warn("store: commits wait for the checkpoint; the disk is behind",
 			"changes", s.mem.active.ops, "bytes", s.mem.active.weight)
 		select {

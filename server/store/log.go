@@ -12,6 +12,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/internal/failpoint"
+	"coordinator/internal/meter"
 )
 
 // log is the sequence of commits: a directory of segments. One goroutine appends; any
@@ -28,6 +29,7 @@ type log struct {
 	warn     func(what string, err error)
 
 	cache indexCache
+	flush *meter.Histogram // of a commit's flushes
 
 	mu   sync.RWMutex
 	segs []*segment // guarded by mu; the last is open
@@ -424,9 +426,11 @@ func (l *log) append(buf []byte, h recordHead, items []item) (recordHead, error)
 		return h, ioError("write", l.cur.path, err)
 	}
 	failpoint.Hit("record-written")
+	watch := startWatch()
 	if err := l.f.Sync(); err != nil {
 		return h, ioError("sync", l.cur.path, err)
 	}
+	watch.took(l.flush)
 	failpoint.Hit("record-synced")
 	l.mu.Lock()
 	l.cur.note(h, n, items)

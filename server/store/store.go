@@ -23,6 +23,8 @@ type Store struct {
 	hist *history
 	cuts cutSet
 
+	meters *Meters
+
 	// Owned by the writer.
 	mem            memory
 	state          State
