@@ -1,0 +1,81 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"coordinator/internal/docsh"
+)
+
+func TestMain(m *testing.M) { os.Exit(docsh.Main(m)) }
+
+// elsewhere names the documents whose commands need more than a scratch directory, and the
+// test that runs them.
+var elsewhere = map[string]string{}
+
+// TestTheReadme runs what the front page says, in a copy of the sources.
+func TestTheReadme(t *testing.T) {
+	t.Parallel()
+	docsh.Run(t, "../README.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: func(_, dir string) error {
+		return copySources(dir)
+	}})
+}
+
+// TestDocuments runs every other document that has commands.
+func TestDocuments(t *testing.T) {
+	named := tests(t)
+	for name := range documents(t) {
+		if name == "../README.md" {
+			continue
+		}
+		if test := elsewhere[name]; test != "" {
+			require.True(t, named[test], "%s is said to be run by %s, which is not there", name, test)
+			continue
+		}
+		if !hasCommands(t, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			docsh.Run(t, name, docsh.Options{Timeout: 5 * time.Minute})
+		})
+	}
+}
+
+func hasCommands(t *testing.T, name string) bool {
+	blocks, err := docsh.Read(name)
+	require.NoError(t, err)
+	return slices.ContainsFunc(blocks, func(b docsh.Block) bool { return b.Lang == "sh" && b.Skip == "" })
+}
+
+// copySources copies what a checkout holds, without its history and what was built.
+func copySources(to string) error {
+	return filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel("..", path)
+		if err != nil {
+			return err
+		}
+		switch {
+		case rel == ".git" || rel == "bin" || rel == "bench":
+			return fs.SkipDir
+		case d.IsDir():
+			return os.MkdirAll(filepath.Join(to, rel), 0o700)
+		case !d.Type().IsRegular():
+			return nil
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(to, rel), raw, 0o600)
+	})
+}
