@@ -189,6 +189,14 @@ func (f *Fence) remaining() time.Duration {
 	return f.lease.Deadline() - now.Boot
 }
 
+// Remaining is the time left before the deadline of the lease, zero once fenced.
+func (f *Fence) Remaining() time.Duration {
+	if f.Err() != nil {
+		return 0
+	}
+	return max(f.remaining(), 0)
+}
+
 // idle reports whether nobody is inside.
 func (f *Fence) idle() bool {
 	f.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"coordinator/frames"
@@ -45,10 +46,30 @@ type KeeperOptions struct {
 // witness refuses, the store lock is lost or the deadline passes (protocol.md §4 [D-9]).
 type Keeper struct {
 	o        KeeperOptions
+	asked    chan struct{} // taken by Run each time it comes round
 	backoff  time.Duration // owned by Run
 	retryAt  time.Duration // boot reading; owned by Run
 	notified uint64        // expires_at that clients were told of; owned by Run
+
+	turned                    atomic.Int64 // boot reading at which Run last came round
+	renewals, unheard, denied atomic.Uint64
 }
+
+// Renewals are the renewals that a keeper has sent, by how they ended.
+type Renewals struct {
+	Renewed    uint64 // a certificate came
+	Unanswered uint64 // no answer, or none that proves anything
+	Refused    uint64 // the lease is another's, which is final
+}
+
+// Renewals reads the counts.
+func (k *Keeper) Renewals() Renewals {
+	return Renewals{Renewed: k.renewals.Load(), Unanswered: k.unheard.Load(), Refused: k.denied.Load()}
+}
+
+// Turned is the boot reading at which Run last came round, which it does every second, or
+// after a renewal that gets no answer; the reading of [NewKeeper] before.
+func (k *Keeper) Turned() time.Duration { return time.Duration(k.turned.Load()) }
 
 // NewKeeper returns a keeper that does nothing until Run.
 func NewKeeper(o KeeperOptions) *Keeper {
@@ -58,7 +79,20 @@ func NewKeeper(o KeeperOptions) *Keeper {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{o: o, notified: o.Fence.Current().ExpiresAt}
+	k := &Keeper{o: o, asked: make(chan struct{}), notified: o.Fence.Current().ExpiresAt}
+	k.turned.Store(int64(o.Clock.Now().Boot))
+	return k
+}
+
+// Turn returns nil once Run has come round after the call, so that the lease is looked after.
+// It waits for as long as Run does not, or until ctx ends.
+func (k *Keeper) Turn(ctx context.Context) error {
+	select {
+	case k.asked <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Run keeps the lease until ctx is cancelled or [Fence.Stop] is called (nil), or until the
@@ -73,9 +107,11 @@ func (k *Keeper) Run(ctx context.Context) error {
 		case <-k.o.Fence.Fenced():
 			return k.fenced()
 		case <-k.o.Fence.urgent:
+		case <-k.asked:
 		case <-timer.C():
 		}
 		now := k.o.Clock.Now()
+		k.turned.Store(int64(now.Boot))
 		if err := k.o.Fence.Check(); errors.Is(err, ErrFenced) {
 			return k.fenced()
 		}
@@ -107,6 +143,7 @@ func (k *Keeper) renew(ctx context.Context, left time.Duration) {
 	cert, err := k.o.Authority.Renew(rctx, k.o.Fence.Current(), k.o.LeaseSeconds)
 	var refused *witness.RefusedError
 	if errors.As(err, &refused) && refused.Code == frames.CodeStaleAuthority {
+		k.denied.Add(1)
 		k.o.Fence.Close(ErrSuperseded)
 		return
 	}
@@ -118,6 +155,7 @@ func (k *Keeper) renew(ctx context.Context, left time.Duration) {
 		k.unanswered(sent, err)
 		return
 	}
+	k.renewals.Add(1)
 	k.backoff, k.retryAt = 0, 0
 	if later && cert.ExpiresAt > k.notified {
 		k.notified = cert.ExpiresAt
@@ -130,6 +168,7 @@ func (k *Keeper) renew(ctx context.Context, left time.Duration) {
 // unanswered plans the next attempt after one that was sent at sent and proves nothing. The
 // pause counts from there: an attempt that took its whole time is followed at once.
 func (k *Keeper) unanswered(sent clock.Reading, err error) {
+	k.unheard.Add(1)
 	_, deadline := k.o.Fence.schedule()
 	k.backoff = min(max(2*k.backoff, firstBackoff), maxBackoff)
 	k.retryAt = sent.Boot + k.backoff

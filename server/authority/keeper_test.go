@@ -311,3 +311,23 @@ func TestLockStoreExcludesASecond(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, second.Release())
 }
+
+// What became of the renewals is counted, and the keeper is seen to come round.
+func TestRenewalsAreCounted(t *testing.T) {
+	keep(t, func(t *testing.T, k *kept) {
+		require.Equal(t, 13*time.Second, k.fence.Remaining())
+		after(5 * time.Second)
+		require.Equal(t, Renewals{Renewed: 1}, k.keeper.Renewals())
+		require.Equal(t, 13*time.Second, k.fence.Remaining())
+		require.Equal(t, k.clk.Now().Boot, k.keeper.Turned())
+		k.w.set(func() { k.w.err = errNetwork })
+		after(6 * time.Second)
+		require.Less(t, k.clk.Now().Boot-k.keeper.Turned(), 2*watchEvery, "it comes round whatever the witness does")
+		require.Positive(t, k.keeper.Renewals().Unanswered)
+		k.w.set(func() { k.w.err, k.w.activation = nil, k.w.activation+1 })
+		after(2 * time.Second)
+		require.ErrorIs(t, <-k.done, ErrSuperseded)
+		require.EqualValues(t, 1, k.keeper.Renewals().Refused)
+		require.Zero(t, k.fence.Remaining(), "the certificate would last, but may not be used")
+	})
+}

@@ -3,6 +3,7 @@ package commit
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"coordinator/frames"
 	"coordinator/internal/clock"
@@ -20,7 +21,8 @@ type round struct {
 	stale   []*item // to be prefetched again
 	rest    []*item // for the next round
 	batch   store.Batch
-	durable bool   // batch was committed
+	durable bool // batch was committed
+	began   time.Time
 	leave   func() // leaves the fence
 }
 
@@ -69,7 +71,7 @@ func (w *Writer) commitBatch() (bool, error) {
 // build applies the items of batch, in order, to one transaction. An error means that the
 // store cannot be trusted, or has reached the end of a counter.
 func (w *Writer) build(batch []*item) (*round, error) {
-	r := &round{tx: w.o.Store.Begin()}
+	r := &round{tx: w.o.Store.Begin(), began: time.Now()}
 	if err := w.pending.load(w.o.Store); err != nil {
 		return nil, err
 	}
@@ -185,6 +187,7 @@ func (w *Writer) sendBack(stale []*item) {
 	if len(stale) == 0 {
 		return
 	}
+	w.meters.Refetched.Add(uint64(len(stale)))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stale = append(w.stale, stale...)
@@ -242,6 +245,7 @@ func (w *Writer) publish() error {
 	for i, it := range r.items {
 		w.reply(it, r.replies[i])
 	}
+	w.meters.note(r)
 	failpoint.Hit("replied")
 	r.leave()
 	return nil

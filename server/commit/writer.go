@@ -32,6 +32,8 @@ type Writer struct {
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
 
+	meters *Meters
+
 	pending pending // owned by the stepping goroutine
 
 	held  []*item // owned by the stepping goroutine: taken and not yet built
@@ -71,6 +73,7 @@ func New(o Options) *Writer {
 	}
 	return &Writer{
 		o:         o,
+		meters:    newMeters(),
 		began:     o.Clock.Now(),
 		rand:      bufio.NewReaderSize(o.Rand, 4096),
 		wake:      make(chan struct{}, 1),

@@ -1,0 +1,75 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"coordinator/internal/meter"
+	"coordinator/server/authority"
+	"coordinator/server/store"
+)
+
+// pingCalls is how many calls beyond the limit of requests may wait, so that [Writer.Ping] is
+// asked while clients fill every place.
+const pingCalls = 64
+
+// Meters count what the writer does. They may be read from any goroutine.
+type Meters struct {
+	// Commit has the nanoseconds from the start of building a batch until its replies are
+	// out, of batches that wrote something; a wait for diverged clocks in between included.
+	Commit *meter.Histogram
+	// Batch has the items, commands and the server's own changes, that one commit decided.
+	Batch *meter.Histogram
+	// Events counts the sequences that commits consumed, hidden ones included.
+	Events atomic.Uint64
+	// Refetched counts items whose prefetch had gone stale.
+	Refetched atomic.Uint64
+}
+
+func newMeters() *Meters {
+	return &Meters{
+		Commit: meter.NewDurations(meter.FlushBounds...),
+		Batch:  meter.New(1, 2, 4, 8, 16, 32, 64, 128, 256, maxProposals),
+	}
+}
+
+// Meters are the writer's own counts.
+func (w *Writer) Meters() *Meters { return w.meters }
+
+// note counts a round that is out.
+func (m *Meters) note(r *round) {
+	if !r.durable {
+		return
+	}
+	m.Commit.Took(time.Since(r.began))
+	m.Batch.Observe(uint64(len(r.items)))
+	m.Events.Add(uint64(r.batch.Last + 1 - r.batch.First))
+}
+
+// A Depth is what waits for the writer at a moment.
+type Depth struct {
+	Queued      int // prefetched, for the next commit
+	Stale       int // to be prefetched again
+	Calls       int // to be run between two commits
+	Outstanding int // proposals that are not answered yet, queued and stale ones included
+	Limit       int // of Outstanding
+}
+
+// Depth reads what waits.
+func (w *Writer) Depth() Depth {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Depth{Queued: len(w.queue), Stale: len(w.stale), Calls: len(w.calls), Outstanding: w.outstanding, Limit: w.o.QueueLimit}
+}
+
+// Ping returns nil once the writer has come round, or is known to wait for a renewal of the
+// lease because the clocks have diverged, which is not its fault; an error when ctx ends
+// before, or the writer has stopped.
+func (w *Writer) Ping(ctx context.Context) error {
+	if errors.Is(w.o.Fence.Check(), authority.ErrDiverged) {
+		return nil
+	}
+	return w.call(ctx, func(*store.Store) error { return nil }, w.o.QueueLimit+pingCalls)
+}
