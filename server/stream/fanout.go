@@ -16,6 +16,7 @@ import (
 func (m *Manager) Publish(b store.Batch) {
 	for l := m.leases.uncovered(); l != nil; l = m.leases.uncovered() {
 		m.o.Logger.Warn("snapshot ended: its cut holds back more than its principal or the server may pin")
+		m.meters.LeasesCut.Add(1)
 		l.abort(frames.GapInternal)
 	}
 	admin := false

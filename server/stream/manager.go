@@ -67,6 +67,7 @@ type Manager struct {
 	tally   tally                              // guarded by mu: scratch
 
 	leases leaseList
+	meters Meters
 }
 
 // New returns a manager without leases and subscriptions. Nothing may commit meanwhile.
@@ -144,6 +145,7 @@ func (m *Manager) expire() time.Duration {
 		if left := first.expires - now; left > 0 {
 			return left
 		}
+		m.meters.Expired.Add(1)
 		first.abort(frames.GapCursorInvalid)
 	}
 }

@@ -140,6 +140,9 @@ func (b *subscription) takeGap() []byte {
 		panic(fmt.Sprintf("stream: encode a GAP: %v", err)) // it has no variable part
 	}
 	b.gapDue = false
+	if r := int(b.gap.Reason); r < len(b.s.m.meters.Gaps) {
+		b.s.m.meters.Gaps[r].Add(1)
+	}
 	return frame
 }
 
@@ -170,6 +173,9 @@ func (s *Session) Pull(batch Batch) {
 			break
 		}
 		p.pull(s.subs[(s.turn+i)%len(s.subs)])
+	}
+	if sent := batch.Frames - p.Frames; sent > 0 {
+		s.m.meters.Events.Add(uint64(sent))
 	}
 	s.turn++
 	if f := &s.fetched; f.sub == nil || !f.sub.due() || f.sub.gapDue || f.sub.pos != f.after {

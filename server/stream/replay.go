@@ -46,6 +46,7 @@ func (s *Session) OpenReplay(req *frames.OpenReplay) (Reply, error) {
 	l.count = totals.Events
 	l.digest = frames.NewReplayDigest(s.m.o.Guard, l.sub.id, req.After, l.until, l.count)
 	s.replays[id] = l
+	s.m.meters.Replays.Add(1)
 	begin := &frames.ReplayBegin{
 		RequestID: req.RequestID, ReplayID: id, SubscriptionID: l.sub.id, FirstEvent: totals.First, Cut: l.until,
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds,
@@ -174,6 +175,8 @@ func (s *Session) replayPage(l *replay, req *frames.ReplayNext) (Reply, error) {
 	}
 	l.after = frames.EventCut(events[len(events)-1].Sequence)
 	l.pages++
+	s.m.meters.ReplayPages.Add(1)
+	s.m.meters.ReplayEvents.Add(uint64(len(events)))
 	if done {
 		return Reply{Frames: []frames.Frame{page, s.finishReplay(l, req.RequestID)}}, nil
 	}
@@ -187,6 +190,7 @@ func (s *Session) replayPage(l *replay, req *frames.ReplayNext) (Reply, error) {
 // finishReplay makes the REPLAY_END of a replay whose events are all sent.
 func (s *Session) finishReplay(l *replay, req frames.RequestID) *frames.ReplayEnd {
 	l.complete.Store(true)
+	s.m.meters.ReplaysEnded.Add(1)
 	return &frames.ReplayEnd{
 		RequestID: req, ReplayID: l.id, PageCount: l.pages, EventCount: l.count, Digest: l.digest.Sum(),
 	}

@@ -184,6 +184,7 @@ func (s *Session) beginSnapshot(l *snapshot, req frames.RequestID, bases []frame
 	l.count = s.visible(l.cut)
 	l.digest = frames.NewSnapshotDigest(s.m.o.Guard, frames.EventCut(l.cut.Seq()), l.count)
 	s.snapshots[l.id] = l
+	s.m.meters.Snapshots.Add(1)
 	begin := &frames.SnapshotBegin{
 		RequestID: req, SnapshotID: l.id, Guard: s.m.o.Guard, Base: l.cut.Seq(),
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds, Bases: bases,
@@ -268,6 +269,8 @@ func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
 		RequestID: req.RequestID, SnapshotID: l.id, Cursor: req.Cursor, Index: l.pages, Records: records,
 	}
 	l.pages++
+	s.m.meters.SnapshotPages.Add(1)
+	s.m.meters.SnapshotRecords.Add(uint64(len(records)))
 	last := l.sent == l.count
 	if !last {
 		if l.cursor, err = s.m.randomCursor(); err != nil {
@@ -330,6 +333,7 @@ func (s *Session) finish(l *snapshot, req frames.RequestID) (_ *frames.SnapshotE
 		RequestID: req, SnapshotID: l.id, PageCount: l.pages, RecordCount: l.count, Digest: l.digest.Sum(),
 	}
 	l.complete.Store(true)
+	s.m.meters.SnapshotsEnded.Add(1)
 	l.unpin()
 	if l.sub != nil {
 		return end, nil

@@ -78,6 +78,7 @@ func (s *Session) newSubscription(slot *quota.Charge) (*subscription, error) {
 		}
 	}
 	b.queue = s.o.Account.NewQueue()
+	s.m.meters.Subscriptions.Add(1)
 	return b, nil
 }
 
