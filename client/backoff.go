@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"syscall"
 	"time"
 
 	"coordinator/frames"
@@ -96,8 +97,11 @@ func permanent(err error) bool {
 		full       *ReplicaFullError
 	)
 	switch {
-	case errors.As(err, &file), errors.As(err, &state), errors.As(err, &key), errors.As(err, &quarantine),
-		errors.As(err, &ind), errors.As(err, &other), errors.As(err, &full),
+	case errors.As(err, &quarantine), errors.As(err, &ind), errors.As(err, &other):
+		return true
+	case errors.As(err, &state) && (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)):
+		return false // the disk below it may be given room
+	case errors.As(err, &file), errors.As(err, &state), errors.As(err, &key), errors.As(err, &full),
 		errors.Is(err, ErrTransport), errors.Is(err, ErrJournalFull), errors.Is(err, fs.ErrPermission):
 		return true
 	case errors.As(err, &auth):

@@ -18,8 +18,14 @@ const (
 	maxHeals = 8
 )
 
-// errUnsteady is why a connection is given up whose gaps do not stay healed.
-var errUnsteady = errors.New("gap after gap: the subscription does not stay healed")
+var (
+	// errUnsteady is why a connection is given up whose gaps do not stay healed.
+	errUnsteady = errors.New("gap after gap: the subscription does not stay healed")
+	// errOutgrown is why a connection is given up whose view may hold much that the coordinator
+	// holds no more: tombstones go without an event (protocol.md §8 [D-42]), so that only a new
+	// snapshot lets go of them.
+	errOutgrown = errors.New("the view has grown so much that a new snapshot renews it")
+)
 
 // FollowOptions say how to follow.
 type FollowOptions struct {
@@ -168,7 +174,7 @@ func (f *follower) connection(ctx context.Context) (joined bool, err error) {
 		err = f.pump(ctx)
 		f.pauses.served(since)
 	}
-	if f.view != nil && errors.Is(err, ErrProtocol) {
+	if f.view != nil && (errors.Is(err, ErrProtocol) || errors.Is(err, errOutgrown)) {
 		f.view.doubtful = true // going on from the cut would meet the same again
 	}
 	return joined, err
@@ -204,6 +210,13 @@ func (f *follower) join(ctx context.Context) error {
 		return err
 	}
 	f.sub, v.guard = sub, f.conn.guard
+	if f.attendant != nil {
+		// The coordinator has begun to send what it holds behind the cut when it answers: until
+		// then nothing here would tell that the view is behind.
+		if err := f.conn.Ping(ctx); err != nil {
+			return err
+		}
+	}
 	return f.tell(&Healed{Last: v.cut, Guard: v.guard})
 }
 
@@ -275,6 +288,9 @@ func (f *follower) pump(ctx context.Context) error {
 			if err := f.flush(); err != nil {
 				return err
 			}
+			if f.sub.seen.outgrown() {
+				return errOutgrown
+			}
 		case *Gap:
 			if err := f.heal(ctx, u); err != nil {
 				return err
@@ -299,8 +315,40 @@ func ending(gap *Gap) bool {
 	return gap.Reason == frames.GapEpochChanged || gap.Reason == frames.GapGrantRevoked
 }
 
-// heal ends a gap that was told: by replay where the log may have it, else by snapshot.
+// heal ends a gap that was told: by replay where the log may have it, else by snapshot. A
+// gap that comes in between is told first, and then it is the one to heal.
 func (f *follower) heal(ctx context.Context, gap *Gap) error {
+	for {
+		err := f.healOne(ctx, gap)
+		if !errors.Is(err, ErrUnreadGap) {
+			return err
+		}
+		if cause := f.conn.Err(); cause != nil {
+			return cause
+		}
+		newer, err := f.newer()
+		switch {
+		case err != nil:
+			return err
+		case newer == nil:
+			return fmt.Errorf("%w: the coordinator goes on behind %v before it was healed", ErrProtocol, gap)
+		}
+		gap = newer
+	}
+}
+
+// newer tells the gaps that wait, and gives the last one, nil when there was none.
+func (f *follower) newer() (last *Gap, err error) {
+	for u := f.sub.unreadGap(); u != nil; u = f.sub.unreadGap() {
+		if err := f.tell(u); err != nil {
+			return nil, err
+		}
+		last = u
+	}
+	return last, nil
+}
+
+func (f *follower) healOne(ctx context.Context, gap *Gap) error {
 	if ending(gap) {
 		return nil
 	}
@@ -322,13 +370,11 @@ func (f *follower) heal(ctx context.Context, gap *Gap) error {
 		if !errors.As(err, new(*RefusedError)) {
 			return err
 		}
-		for u := f.sub.unreadGap(); u != nil; u = f.sub.unreadGap() { // those that the failed replay brought
-			if err := f.tell(u); err != nil {
-				return err
-			}
-			gap = u
+		newer, err := f.newer() // those that the failed replay brought
+		if err != nil {
+			return err
 		}
-		if ending(gap) {
+		if newer != nil && ending(newer) {
 			return nil
 		}
 	}

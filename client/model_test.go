@@ -38,13 +38,25 @@ func (h *hasty) NewTimer(d time.Duration) clock.Timer {
 }
 
 func objectRef(n byte) frames.ObjectRef {
+	if n >= modelOperations {
+		return frames.ObjectRef{Kind: frames.KindOperation, ID: frames.ObjectID{1, n}}
+	}
 	return frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID{1, n}}
 }
 
-// change is the event that takes an objective to a revision.
+// Objects from modelOperations on are operations.
+const modelOperations, modelObjects = 20, 30
+
+// change is the event that takes an objective, or an operation, to a revision.
 func change(seq frames.EventSequence, object byte, revision frames.ObjectRevision) frames.ReplayEvent {
-	ref := objectRef(object)
-	r, err := frames.NewRecord(ref, revision, &frames.Objective{DocumentSchema: 1, Document: fmt.Appendf(nil, "%d", revision)})
+	ref, kind := objectRef(object), frames.EventObjectiveChanged
+	var payload codec.Message = &frames.Objective{DocumentSchema: 1, Document: fmt.Appendf(nil, "%d", revision)}
+	if ref.Kind == frames.KindOperation {
+		kind = frames.EventOperationChanged
+		payload = &frames.Operation{Principal: frames.KeyID{1}, Result: frames.OperationResult{
+			State: frames.OperationTombstoned, Final: frames.OperationSucceeded}}
+	}
+	r, err := frames.NewRecord(ref, revision, payload)
 	if err != nil {
 		panic(err)
 	}
@@ -52,7 +64,7 @@ func change(seq frames.EventSequence, object byte, revision frames.ObjectRevisio
 	if err != nil {
 		panic(err)
 	}
-	return frames.ReplayEvent{Sequence: seq, ID: frames.EventID{1, byte(seq >> 8), byte(seq)}, Kind: frames.EventObjectiveChanged,
+	return frames.ReplayEvent{Sequence: seq, ID: frames.EventID{1, byte(seq >> 8), byte(seq)}, Kind: kind,
 		Object: ref, Revision: revision, Schema: 1, Payload: image}
 }
 
@@ -425,7 +437,7 @@ func (c *modelConn) openSnapshot(f *frames.OpenSnapshot) {
 	}
 	bases := append([]frames.ActivationBase{}, c.m.bases...)
 	c.m.mu.Unlock()
-	for n := range byte(20) {
+	for n := range byte(modelObjects) {
 		if e := latest[objectRef(n)]; e != nil && e.Kind != frames.EventObjectRemoved {
 			var r frames.SnapshotRecord
 			if err := codec.DecodeImage(&r, e.Payload); err != nil {

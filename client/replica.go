@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"sync"
 	"sync/atomic"
@@ -200,7 +201,18 @@ func (r *Replica) WaitFor(ctx context.Context, ok func(*View) bool) (*View, erro
 
 // held reports whether what is published is still vouched for: its certificate may have run
 // out, or its connection ended, and the replica not have come to it yet.
-func (p *published) held() bool { return p.conn != nil && p.conn.live() == nil }
+// The first who finds the certificate expired ends the connection: one that were renewed
+// right after would be current again, and nothing would tell those that wait.
+func (p *published) held() bool {
+	if p.conn == nil {
+		return false
+	}
+	err := p.conn.live()
+	if errors.Is(err, ErrExpired) {
+		p.conn.fail(err)
+	}
+	return err == nil
+}
 
 func (r *Replica) viewOf(p *published) *View {
 	if p.view == nil || !p.view.Current || p.held() {

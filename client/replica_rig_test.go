@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -13,6 +14,22 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 )
+
+// writeTo changes one object.
+func (m *model) writeTo(object byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.writeLocked(object)
+}
+
+// prune forgets an operation without an event, as tombstones go (protocol.md §8).
+func (m *model) prune(operation byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ref := objectRef(operation)
+	m.log = slices.DeleteFunc(m.log, func(e frames.ReplayEvent) bool { return e.Object == ref })
+	delete(m.revs, operation)
+}
 
 // at is what the model's log says of every object at a cut.
 func (m *model) at(cut frames.EventCut) map[frames.ObjectRef]frames.ObjectRevision {

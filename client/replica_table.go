@@ -65,6 +65,7 @@ type table struct {
 	open    *tree // open signals, by id
 	counts  [len(kindTable)]int
 	bytes   int64
+	loaded  int // operations in the snapshot
 	limits  tableLimits
 	last    Change // the last one applied
 }
@@ -101,8 +102,12 @@ func load(s *Snapshot, before *table, limits tableLimits) (*table, error) {
 		}
 		return t.replace(nil, r)
 	})
+	t.loaded = t.counts[frames.KindOperation]
 	return t, err
 }
+
+// outgrown implements [knowledge]. Only operations go without an event.
+func (t *table) outgrown() bool { return outgrown(t.counts[frames.KindOperation], t.loaded) }
 
 // replace puts now in the place of old; either may be nil. It changes nothing when a cap is
 // reached.
@@ -164,6 +169,9 @@ func (t *table) apply(e *Event) error {
 		return err
 	}
 	if err := t.replace(old, now); err != nil {
+		if t.counts[frames.KindOperation] > t.loaded { // some may be gone: a snapshot tells
+			return fmt.Errorf("%w: %v", errOutgrown, err)
+		}
 		return err
 	}
 	t.last = Change{Event: e, Old: old, New: now}

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -139,4 +141,153 @@ func (s *Subscription) queued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queue)
+}
+
+// TestReplicaResumesBehind comes back to a coordinator that has gone on: it does not say
+// that it is current before it has what the coordinator sends behind its cut.
+func TestReplicaResumesBehind(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	m.write()
+	r := attended(t, w, m, ReplicaOptions{})
+	reaches(t, r, m)
+	m.setFault(func(int, *modelConn) bool { panic(errScript) })
+	m.down.Store(true)
+	m.write() // which the fault meets
+	enters(t, r, "disconnected", func(s ReplicaState) bool { return s.Reason == StaleDisconnected })
+	asked := false
+	m.setFault(func(_ int, c *modelConn) bool {
+		if _, pong := c.sending.(*frames.Pong); pong && !asked {
+			asked = true
+			for c.pending() {
+				c.pump()
+			}
+		}
+		return c.sending == nil && !asked // it is slow to send, but it does so before it answers
+	})
+	for range 5 {
+		m.write()
+	}
+	head := m.head()
+	states := make(chan ReplicaState, 64)
+	go func() {
+		defer close(states)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for s := range r.States(ctx) {
+			states <- s
+			if s.Phase == ReplicaCurrent {
+				return
+			}
+		}
+	}()
+	m.down.Store(false)
+	var last ReplicaState
+	for last = range states {
+	}
+	require.Equal(t, ReplicaCurrent, last.Phase)
+	require.Equal(t, head, last.Cut, "current where it left off")
+	require.NotNil(t, last.Healed)
+	require.False(t, last.Healed.Replayed)
+}
+
+// TestReplicaLetsGoOfWhatWasPruned reaches its cap through tombstones of which the
+// coordinator has pruned some without an event: a new snapshot makes room. When there is
+// nothing to let go of, the replica is full.
+func TestReplicaLetsGoOfWhatWasPruned(t *testing.T) {
+	for _, pruned := range []bool{true, false} {
+		w := newWorld(t)
+		m := newModel(w)
+		m.writeTo(1)
+		opts := ReplicaOptions{Options: w.options(m.serve), MaxRecords: 4}
+		opts.Clock = &hasty{Manual: w.clock}
+		r, err := OpenReplica(w.pins, opts)
+		require.NoError(t, err)
+		at := func(records int) *View {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			v, err := r.WaitFor(ctx, func(v *View) bool { return v.Cut == m.head() && v.Len() == records })
+			require.NoError(t, err, "%v", r.State())
+			return v
+		}
+		at(1)
+		for n := byte(modelOperations); n < modelOperations+3; n++ {
+			m.writeTo(n)
+		}
+		at(4)
+		if pruned {
+			m.prune(modelOperations)
+			m.prune(modelOperations + 1)
+			at(4) // nothing tells
+		}
+		m.writeTo(2)
+		if pruned {
+			require.Equal(t, 1, at(3).Count(frames.KindOperation))
+			m.writeTo(3)
+			at(4)
+		} else {
+			s := enters(t, r, "full", func(s ReplicaState) bool { return s.Phase.Final() })
+			require.ErrorAs(t, s.Err, new(*ReplicaFullError))
+		}
+		require.NoError(t, r.Close())
+	}
+}
+
+// TestKnowledgeIsRenewed says when a view has grown so much that a new snapshot replaces it.
+func TestKnowledgeIsRenewed(t *testing.T) {
+	require.False(t, outgrown(outgrowth, 0))
+	require.True(t, outgrown(outgrowth+1, 0))
+	require.False(t, outgrown(outgrowth+20, 10))
+	require.True(t, outgrown(outgrowth+21, 10))
+
+	w := newWorld(t)
+	m := newModel(w)
+	m.writeTo(1)
+	opts := FollowOptions{Options: w.options(m.serve)}
+	opts.Clock = &hasty{Manual: w.clock}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	state, err := OpenState(w.pins)
+	require.NoError(t, err)
+	opts.State = state
+	f := &follower{c: w.pins, opts: opts}
+	f.opts.Options.defaults()
+	f.pauses = newPauses(Backoff{}, &f.opts.Options)
+	var told []string
+	f.yield = func(u Update, err error) bool {
+		told = append(told, fmt.Sprintf("%T", u))
+		switch u := u.(type) {
+		case *Synced:
+			if !u.First {
+				return false
+			}
+			f.sub.seen.(*revisions).loaded = -outgrowth // as if a million had come since
+			m.writeTo(2)
+		case *Gap:
+			require.ErrorIs(t, u.Cause, errOutgrown)
+		}
+		return true
+	}
+	f.run(ctx)
+	require.Equal(t, []string{"*client.Synced", "*client.Event", "*client.Gap", "*client.Synced"}, told)
+}
+
+// TestWhoFindsTheCertificateExpiredEndsTheConnection: what a reader was not shown as current
+// is not current a moment later by a renewal that nobody is told of.
+func TestWhoFindsTheCertificateExpiredEndsTheConnection(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	m.write()
+	r := attended(t, w, m, ReplicaOptions{})
+	reaches(t, r, m)
+	m.down.Store(true)
+	c := r.now.Load().conn
+	l := *c.lease.Load()
+	l.deadline = 0
+	c.lease.Store(&l)
+	require.False(t, r.View().Current)
+	require.ErrorIs(t, c.Err(), ErrExpired)
+	enters(t, r, "disconnected", func(s ReplicaState) bool { return s.Reason == StaleDisconnected })
+	m.down.Store(false)
+	reaches(t, r, m)
 }

@@ -12,7 +12,15 @@ import (
 type knowledge interface {
 	// apply holds an event against what is known and takes it in.
 	apply(*Event) error
+	// outgrown reports whether so much was added since the snapshot that a new one should
+	// replace it: what the coordinator has pruned since is told by nothing else.
+	outgrown() bool
 }
+
+// outgrowth is how much knowledge may always grow, and beyond that to twice what it was.
+const outgrowth = 1 << 20
+
+func outgrown(now, loaded int) bool { return now > 2*loaded+outgrowth }
 
 // known is what a follower that keeps revisions alone knows; another's is nil.
 func known(k knowledge) map[frames.ObjectRef]frames.ObjectRevision {
@@ -27,7 +35,8 @@ type revisions struct {
 	known map[frames.ObjectRef]frames.ObjectRevision
 	// whole says that an object which is not known does not exist. Otherwise the first
 	// event of an object sets its revision.
-	whole bool
+	whole  bool
+	loaded int // how many the snapshot had
 }
 
 func newRevisions(whole bool) *revisions {
@@ -41,8 +50,12 @@ func revisionsOf(s *Snapshot) (*revisions, error) {
 		r.known[rec.Ref()] = rec.Revision
 		return nil
 	})
+	r.loaded = len(r.known)
 	return r, err
 }
+
+// outgrown implements [knowledge].
+func (r *revisions) outgrown() bool { return outgrown(len(r.known), r.loaded) }
 
 // apply holds an event against the view and takes it in (protocol.md §10): the revision
 // must be the next one. Source facts and gaps raise it like any other event [D-16].

@@ -108,7 +108,7 @@ func (s *Session) again(err error) bool {
 	s.mu.Unlock()
 	var refused *RefusedError
 	switch {
-	case closed, permanent(err):
+	case closed, permanent(err), errors.As(err, new(*StateError)): // a full disk, too: whoever commands is told
 		return false
 	case errors.As(err, &refused) && !errors.As(err, new(*OutcomeUnknownError)):
 		// Another authority took over, or is about to; anything else was decided.
