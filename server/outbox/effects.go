@@ -90,6 +90,9 @@ func (s *session) settle(ctx context.Context, e *work.Effect) error {
 	err = s.change(ctx, []frames.ObjectRef{work.EffectRef(id)}, func(v work.View, env work.Env) (work.Outcome, error) {
 		return work.ApplyFinding(v, id, finding, env)
 	})
+	if err == nil {
+		s.p.b.meters.outcome(finding)
+	}
 	failpoint.Hit("effect-applied")
 	return err
 }
@@ -109,6 +112,7 @@ func (s *session) send(ctx context.Context, e *work.Effect) (work.Finding, error
 	if err := s.mayAct(ctx); err != nil {
 		return work.Finding{}, err
 	}
+	s.p.b.meters.Dispatched.Add(1)
 	result, err := s.link.Dispatch(ctx, s.p.b.o.Fence.Guard(), &e.Attempt)
 	var refused *owner.RefusedError
 	if errors.As(err, &refused) && refused.Code != frames.CodeOperationConflict && !refused.Code.Fatal() {
@@ -123,6 +127,7 @@ func (s *session) lookUp(ctx context.Context, e *work.Effect) (work.Finding, err
 	if err := s.mayAct(ctx); err != nil {
 		return work.Finding{}, err
 	}
+	s.p.b.meters.LookedUp.Add(1)
 	result, err := s.link.GetEffect(ctx, s.p.b.o.Fence.Guard(), e.Attempt.ID, e.Attempt.Digest)
 	return s.finding(e, result, err)
 }

@@ -68,6 +68,7 @@ func (s *session) onBindings(ids []frames.BindingID) {
 	s.mu.Unlock()
 	signal(s.p.factWake)
 	if first {
+		s.p.b.meters.Links.Add(1)
 		s.p.log.Info("owner link up", "incarnation", inc)
 	}
 }
@@ -203,8 +204,10 @@ func (s *session) acknowledge(ctx context.Context) error {
 			return d.err
 		}
 		for _, text := range d.notable {
-			s.p.log.Warn("source fact "+text, "binding", d.binding)
+			s.p.log.Warn("source fact not admitted", "binding", d.binding, "fact", text)
 		}
+		s.p.b.meters.Facts.Add(uint64(d.n))
+		s.p.b.meters.Notable.Add(uint64(len(d.notable)))
 		failpoint.Hit("facts-committed")
 		if err := s.mayAct(ctx); err != nil {
 			return err

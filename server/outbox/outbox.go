@@ -19,6 +19,8 @@ type Outbox struct {
 	o     Options
 	peers map[frames.Fingerprint]*peer // fixed
 
+	meters Meters
+
 	mu      sync.Mutex
 	lost    map[frames.EffectAttemptID]struct{} // guarded by mu: of owners that are not configured
 	orphans map[frames.BindingID]struct{}       // guarded by mu: likewise, active
