@@ -34,6 +34,10 @@ const (
 	// lingerTime is how long a connection that is ending may still take its
 	// last bytes and send what the server then discards [D-1].
 	lingerTime = time.Second
+	// stuckTime is lingerTime for a write that is under way when the grant ends. With the
+	// time in which the registry's file is read and judged bad it makes less than the 2 s
+	// in which the last byte must have left.
+	stuckTime = 400 * time.Millisecond
 )
 
 // readBuffer is the fixed storage that frames are read through. It is all that
@@ -98,6 +102,7 @@ type conn struct {
 	heardAt atomic.Int64                    // boot reading of the last bytes read
 	first   atomic.Bool                     // a whole frame has been read
 	asked   atomic.Int64                    // boot reading at which the challenge was queued, negative before
+	stuck   atomic.Bool                     // a write waits for the peer
 
 	mu       sync.Mutex
 	occupied map[frames.RequestID]struct{} // guarded by mu: requests without a terminal reply
@@ -146,13 +151,14 @@ func (c *conn) supervise(accepted time.Duration, read, written chan error) (caus
 	var revoked <-chan struct{}
 	var pinged time.Duration
 	ending := false
-	end := func(err error) { // everything that is left must fit into lingerTime
+	var last time.Duration // boot reading by which everything that is left must be over
+	end := func(err error) {
 		if cause == nil {
 			cause = err
 		}
 		if !ending {
-			ending = true
-			timer.Reset(lingerTime)
+			ending, last = true, c.srv.clock.Now().Boot+lingerTime
+			timer.Reset(c.patience())
 		}
 	}
 	for read != nil || written != nil {
@@ -192,7 +198,11 @@ func (c *conn) supervise(accepted time.Duration, read, written chan error) (caus
 			return cause
 		case <-timer.C():
 			if ending {
-				c.cut()
+				if left := last - c.srv.clock.Now().Boot; left > 0 && !c.stuck.Load() {
+					timer.Reset(left)
+				} else {
+					c.cut()
+				}
 				continue
 			}
 			next, err := c.tick(accepted, &pinged)
@@ -205,6 +215,14 @@ func (c *conn) supervise(accepted time.Duration, read, written chan error) (caus
 	}
 	c.cut()
 	return cause
+}
+
+// patience is how long a write that is under way may take once the connection is ending.
+func (c *conn) patience() time.Duration {
+	if g := c.grant.Load(); g != nil && g.Err(c.srv.clock.Now()) != nil {
+		return stuckTime
+	}
+	return lingerTime
 }
 
 // drain waits for a loop that has not been waited for yet.

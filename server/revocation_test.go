@@ -565,3 +565,27 @@ func TestC04_RegistryFaultsUnderLiveConnections(t *testing.T) {
 		p.ended()
 	})
 }
+
+// TestC04_AnEndedGrantWaitsForNoReader has a page stuck on its way to a peer that takes
+// nothing while its grant ends. What was let out before the end is not still handed over
+// long after it.
+func TestC04_AnEndedGrantWaitsForNoReader(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bed) {
+		time.Sleep(90 * time.Second) // the grants end at 100, and a peer may be silent for 45
+		p := b.connect()
+		end := time.Unix(int64(p.ok.Grant.ExpiresAt), 0)
+		p.create("{}")
+		begin, err := p.open()
+		require.NoError(t, err)
+		p.send(&frames.SnapshotNext{RequestID: p.id(), SnapshotID: begin.SnapshotID, Cursor: begin.FirstCursor})
+		time.Sleep(time.Until(end))
+		for open := 1; open > 0; time.Sleep(10 * time.Millisecond) {
+			b.s.mu.Lock()
+			open = len(b.s.conns)
+			b.s.mu.Unlock()
+		}
+		require.LessOrEqual(t, time.Since(end), stuckTime+20*time.Millisecond)
+		_, err = p.any()
+		require.Error(t, err)
+	})
+}

@@ -161,6 +161,7 @@ func (c *conn) push(bufs net.Buffers) error {
 // stalled tells the connection's subscriptions whether the peer takes what is
 // written.
 func (c *conn) stalled(now bool) {
+	c.stuck.Store(now)
 	if feed := c.feed.Load(); feed != nil {
 		feed.Stalled(now)
 	}
