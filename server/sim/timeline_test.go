@@ -108,7 +108,7 @@ func (t *timeline) published(b store.Batch, rows []store.Row) error {
 			return err
 		}
 	}
-	return t.compare(rows, b.Last, func(ref frames.ObjectRef) bool { return silent[ref] })
+	return t.compare(rows, b.Last, func(ref frames.ObjectRef, _ bool) bool { return silent[ref] })
 }
 
 // recovered takes in what a start found behind what had been published.
@@ -117,12 +117,26 @@ func (t *timeline) recovered(rows []store.Row, published, head frames.EventCut) 
 		t.holes = append(t.holes, hole{published, head})
 	}
 	fresh := len(t.rows) == 0
-	return t.compare(rows, frames.EventSequence(head), func(frames.ObjectRef) bool { return fresh || head > published })
+	return t.compare(rows, frames.EventSequence(head), func(ref frames.ObjectRef, lost bool) bool {
+		// A commit that only pruned has no event; the crash may have met it half told.
+		return fresh || head > published || lost && t.tombstone(ref)
+	})
+}
+
+// tombstone reports whether what is known of ref is one, which may go without an event.
+func (t *timeline) tombstone(ref frames.ObjectRef) bool {
+	r := t.last(ref).record
+	if r == nil || ref.Kind != frames.KindOperation {
+		return false
+	}
+	m, err := r.DecodePayload()
+	op, ok := m.(*frames.Operation)
+	return err == nil && ok && op.Result.State == frames.OperationTombstoned
 }
 
 // compare holds the newest versions against the rows of the store at its event head, and
 // takes in those rows that may have changed in silence.
-func (t *timeline) compare(rows []store.Row, head frames.EventSequence, may func(frames.ObjectRef) bool) error {
+func (t *timeline) compare(rows []store.Row, head frames.EventSequence, may func(ref frames.ObjectRef, lost bool) bool) error {
 	there := make(map[frames.ObjectRef]bool, len(rows))
 	for i := range rows {
 		r := &rows[i]
@@ -131,7 +145,7 @@ func (t *timeline) compare(rows []store.Row, head frames.EventSequence, may func
 		if have := t.last(ref); have.record != nil && sameRecord(have.record, &r.Record) {
 			continue
 		}
-		if !may(ref) {
+		if !may(ref, false) {
 			return fmt.Errorf("the store has %v at revision %d of event %d, and no event told it", ref, r.Record.Revision, r.Seq)
 		}
 		record := r.Record
@@ -144,7 +158,7 @@ func (t *timeline) compare(rows []store.Row, head frames.EventSequence, may func
 		if v.record == nil || there[ref] {
 			continue
 		}
-		if !may(ref) {
+		if !may(ref, true) {
 			return fmt.Errorf("the store has lost %v, and no event told it", ref)
 		}
 		if err := t.add(ref, version{seq: head, silent: true}); err != nil {
