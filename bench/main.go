@@ -110,10 +110,10 @@ func (o *options) run(ctx context.Context) error {
 	}
 	defer os.RemoveAll(tmp)
 	res, err := o.measure(ctx, tmp, parts)
-	if err != nil {
-		return err
+	if res != nil { // one that was stopped says what it has
+		err = errors.Join(err, o.write(res))
 	}
-	return o.write(res)
+	return err
 }
 
 // measure builds the coordinator and runs the parts.
