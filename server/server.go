@@ -64,6 +64,15 @@ type Options struct {
 	Progress func(string)
 	// Ready is called once the endpoint serves. Nil is ignored.
 	Ready func(Info)
+	// Stopping is called once it serves no more, with the reason; nil after a stop that ctx
+	// asked for. Nil is ignored.
+	Stopping func(cause error)
+	// Working is called often while the store is opened: proof that a long start goes on. It
+	// must not wait. Nil is ignored.
+	Working func()
+
+	// Monitor watches the coordinator. Nil is ignored.
+	Monitor *Monitor
 
 	built func(*Server) // for tests of this package
 }
@@ -74,6 +83,9 @@ type Info struct {
 	QUIC        string             // the address bound, empty when off
 	Fingerprint frames.Fingerprint // of the authority key: what clients pin
 	Certificate frames.Certificate // the first one of this activation
+	// Turn returns nil once every loop that the service rests on has come round after the
+	// call: a proof that it goes on. It waits for one that hangs until ctx ends.
+	Turn func(ctx context.Context) error
 }
 
 func (o Options) withDefaults() Options {
@@ -126,6 +138,8 @@ type Server struct {
 	broken chan error
 	// retained holds one token when the RETENTION record has changed.
 	retained chan struct{}
+	// tended is taken by the task that tends the store each time it comes round.
+	tended chan struct{}
 
 	local     chan struct{} // holds a token for each connection at the Unix socket
 	refusals  seldom        // lines about connections that were closed at accept

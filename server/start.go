@@ -205,6 +205,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	})
 	keeping := start(keeper.Run)
 	writing := start(s.writer.Run)
+	s.tended = make(chan struct{})
 	expiring := start(s.streams.Run)
 	var following, tending, sending *task
 
@@ -225,7 +226,10 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		near.serve(s)
 		o.Logger.Info("serving", "socket", o.path(SocketFile), "quic", remote.addr(), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
 		if o.Ready != nil {
-			o.Ready(Info{Socket: o.path(SocketFile), QUIC: remote.addr(), Fingerprint: s.pin, Certificate: act.Certificate})
+			o.Ready(Info{
+				Socket: o.path(SocketFile), QUIC: remote.addr(), Fingerprint: s.pin, Certificate: act.Certificate,
+				Turn: func(ctx context.Context) error { return s.turn(ctx, keeper) },
+			})
 		}
 		err = s.wait(ctx, writing, near.accepting)
 		near.close()
@@ -238,6 +242,10 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	}
 	err = s.end(o, err, keeper, keeping, writing, expiring)
 	remote.finish()
+		o.Monitor.stopping(err)
+		if o.Stopping != nil {
+			o.Stopping(err)
+		}
 	return err
 }
 

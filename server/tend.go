@@ -42,6 +42,7 @@ func (s *Server) tend(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.tended:
 		case <-s.store.Done():
 			s.breakdown(fmt.Errorf("%w: %w", ErrStoreFailed, s.store.Err()))
 			return nil

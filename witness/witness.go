@@ -1,6 +1,7 @@
 package witness
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -309,6 +310,13 @@ func (w *Witness) Close() error {
 	defer w.mu.Unlock()
 	if w.ledger == nil {
 		return nil
+// Turn returns nil once the witness can answer: nothing that it stores is stuck in the disk.
+// It waits for that, however long, and fails as every request then does.
+func (w *Witness) Turn(context.Context) error {
+	_, err := w.Status(frames.CoordinatorID{})
+	return err
+}
+
 	}
 	err := w.ledger.close()
 	w.ledger = nil

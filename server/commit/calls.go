@@ -2,6 +2,7 @@ package commit
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 
 	"coordinator/frames"
@@ -40,6 +41,12 @@ func (c *call) refuse(err error) {
 // AUTHORITY_FENCED), or ctx's error when it was cancelled before fn began.
 func (w *Writer) Do(ctx context.Context, fn func(*store.Store) error) error {
 	return w.call(ctx, fn, w.o.QueueLimit)
+}
+
+// Turn returns nil once the writer has come round after the call, between two commits. Unlike
+// Do it does not mind how many calls wait. It waits while the clocks have diverged.
+func (w *Writer) Turn(ctx context.Context) error {
+	return w.call(ctx, func(*store.Store) error { return nil }, math.MaxInt)
 }
 
 // call is Do while fewer than limit calls wait.
