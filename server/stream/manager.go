@@ -174,10 +174,11 @@ func (ll *leaseList) first() *lease {
 	return nil
 }
 
-// add links a lease into the order of expiry.
+// add begins a lease's time and links it into the order of expiry.
 func (ll *leaseList) add(l *lease) {
 	ll.mu.Lock()
 	defer ll.mu.Unlock()
+	l.expires = l.s.m.o.Clock.Now().Boot + leaseTime
 	l.element = ll.open.PushBack(l)
 	if ll.open.Len() == 1 {
 		signal(ll.wake)
@@ -192,6 +193,13 @@ func (ll *leaseList) remove(l *lease) {
 		ll.open.Remove(l.element)
 		l.element = nil
 	}
+}
+
+// finish makes a lease complete. From here on its cut is charged for nothing.
+func (ll *leaseList) finish(l *lease) {
+	ll.mu.Lock()
+	defer ll.mu.Unlock()
+	l.complete.Store(true)
 }
 
 // uncovered gives the oldest lease whose cut could not be charged for what it holds
@@ -221,7 +229,7 @@ func signal(c chan struct{}) {
 type lease struct {
 	s       *Session
 	slot    *quota.Charge
-	expires time.Duration // boot reading
+	expires time.Duration // boot reading; set once it is in the lease list
 	element *list.Element // guarded by the lease list
 	sub     *subscription // that a snapshot reserved, or that is replayed; nil if none
 
@@ -282,7 +290,8 @@ func (l *lease) abort(reason frames.GapReason) {
 }
 
 // cover extends the reservation until it holds what the cut holds back. It
-// reports false when the extension was refused.
+// reports false when the extension was refused. The lease list is locked meanwhile, so that
+// what it takes is not taken after the end has given everything back.
 func (l *lease) cover() bool {
 	if l.cut == nil || l.ended.Load() {
 		return true

@@ -137,7 +137,7 @@ func (s *Session) charge(l *lease) (err error) {
 	if l.slot, err = s.o.Account.Take(quota.Leases, 1); err != nil {
 		return exhausted(err)
 	}
-	l.s, l.expires = s, s.m.o.Clock.Now().Boot+leaseTime
+	l.s = s
 	return nil
 }
 
@@ -332,7 +332,7 @@ func (s *Session) finish(l *snapshot, req frames.RequestID) (_ *frames.SnapshotE
 	end := &frames.SnapshotEnd{
 		RequestID: req, SnapshotID: l.id, PageCount: l.pages, RecordCount: l.count, Digest: l.digest.Sum(),
 	}
-	l.complete.Store(true)
+	s.m.leases.finish(&l.lease)
 	s.m.meters.SnapshotsEnded.Add(1)
 	l.unpin()
 	if l.sub != nil {

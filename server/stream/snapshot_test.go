@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/server/quota"
+	"coordinator/server/store"
 )
 
 func (b *bench) open(s *Session) *frames.SnapshotBegin {
@@ -272,5 +274,42 @@ func TestAPageIsItsReceivers(t *testing.T) {
 			}
 		}
 		require.Equal(t, digest.Sum(), r.end.Digest)
+	}
+}
+
+// TestALeaseBeginsWithItsCut opens a snapshot while the writer is busy for long: the sixty
+// seconds are those that BEGIN tells, and leases end in the order in which they were opened.
+func TestALeaseBeginsWithItsCut(t *testing.T) {
+	b := newBench(t)
+	b.put(newID[frames.ObjectID](t), 1, 10)
+	run := b.m.o.Do
+	b.m.o.Do = func(ctx context.Context, f func(*store.Store) error) error {
+		b.clock.Advance(20 * time.Second) // until the writer comes to it
+		return run(ctx, f)
+	}
+	begin := b.open(b.session())
+	lasts := func() time.Duration { return b.m.leases.first().expires - b.clock.Now().Boot }
+	require.Equal(t, frames.LeaseSeconds*time.Second, lasts())
+	require.EqualValues(t, b.clock.Now().Unix()+frames.LeaseSeconds, begin.LeaseExpiresAt)
+}
+
+// TestAnEndedCutIsNotCharged has END give a reservation back while a commit charges for what
+// the cut has held back: whoever comes first, nothing stays charged until the lease ends.
+func TestAnEndedCutIsNotCharged(t *testing.T) {
+	b := newBench(t)
+	id := newID[frames.ObjectID](t)
+	b.put(id, 1, 10)
+	for rev := range frames.ObjectRevision(1000) {
+		s := b.session()
+		l := s.snapshots[b.open(s).SnapshotID]
+		b.put(id, rev+2, 10)
+		l.pinned.Release() // as if it were less than what is held back
+		var both sync.WaitGroup
+		both.Go(func() { require.Nil(t, b.m.leases.uncovered()) })
+		both.Go(func() { s.finish(l, 1) })
+		both.Wait()
+		require.Zero(t, pinned(b))
+		s.Close()
+		s.o.Account.Close()
 	}
 }
