@@ -191,11 +191,6 @@ func (o *Owner) Processes() int {
 	return len(o.live)
 }
 
-// Close ends the processes (SIGTERM, then SIGKILL after at most 5 s), records their ends, and
-// gives the journal and the lock up. The servers over this owner must have ended.
-func (o *Owner) Close() error {
-	o.mu.Lock()
-	if o.closed {
 // Turn returns nil once the writer of the journal has come round after the call: nothing that
 // it stores is stuck in the disk. It waits for that, however long, and fails as every request
 // then does.
@@ -204,6 +199,11 @@ func (o *Owner) Turn(context.Context) error {
 	return o.j.update(func(*txn) error { return nil })
 }
 
+// Close ends the processes (SIGTERM, then SIGKILL after at most 5 s), records their ends, and
+// gives the journal and the lock up. The servers over this owner must have ended.
+func (o *Owner) Close() error {
+	o.mu.Lock()
+	if o.closed {
 		o.mu.Unlock()
 		return nil
 	}

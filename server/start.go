@@ -203,9 +203,9 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		Fence: s.fence, Authority: wit, Clock: o.Clock, Lock: lock, LeaseSeconds: o.LeaseSeconds,
 		OnRenewed: s.announce, Logger: o.Logger,
 	})
+	s.tended = make(chan struct{})
 	keeping := start(keeper.Run)
 	writing := start(s.writer.Run)
-	s.tended = make(chan struct{})
 	expiring := start(s.streams.Run)
 	var following, tending, sending *task
 
@@ -232,6 +232,10 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 			})
 		}
 		err = s.wait(ctx, writing, near.accepting)
+		o.Monitor.stopping(err)
+		if o.Stopping != nil {
+			o.Stopping(err)
+		}
 		near.close()
 		remote.close()
 	}
@@ -242,10 +246,6 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	}
 	err = s.end(o, err, keeper, keeping, writing, expiring)
 	remote.finish()
-		o.Monitor.stopping(err)
-		if o.Stopping != nil {
-			o.Stopping(err)
-		}
 	return err
 }
 

@@ -304,12 +304,6 @@ func (w *Witness) Status(c frames.CoordinatorID) (Status, error) {
 	return s, nil
 }
 
-// Close gives up the file and the lock. Later calls match [ErrClosed].
-func (w *Witness) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ledger == nil {
-		return nil
 // Turn returns nil once the witness can answer: nothing that it stores is stuck in the disk.
 // It waits for that, however long, and fails as every request then does.
 func (w *Witness) Turn(context.Context) error {
@@ -317,6 +311,12 @@ func (w *Witness) Turn(context.Context) error {
 	return err
 }
 
+// Close gives up the file and the lock. Later calls match [ErrClosed].
+func (w *Witness) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ledger == nil {
+		return nil
 	}
 	err := w.ledger.close()
 	w.ledger = nil
