@@ -36,7 +36,7 @@ race:
 
 # Crash tests at the fail points, which only this tag compiles in.
 failpoint:
-	$(GO) test -tags failpoint ./internal/failpoint ./server/commit ./server/store
+	$(GO) test -tags failpoint ./internal/failpoint ./internal/boltfile ./server/commit ./server/store
 
 vectors:
 	$(GO) test -count=1 ./vectors/...

@@ -49,14 +49,14 @@ type AuthoritySummary struct {
 // changes nothing. The errors are those of [Open].
 func Inspect(dir string, owner frames.Fingerprint) (*Summary, error) {
 	path := filepath.Join(dir, journalFile)
-	_, err := checkJournal(path, owner)
+	_, err := checkJournal(path, owner, schemas.Newest())
 	for range inspectTries {
 		// A write that overlapped the read looks like damage; only what stays so is.
 		var corrupt *CorruptError
 		if !errors.As(err, &corrupt) && !errors.Is(err, durable.ErrUnstable) {
 			break
 		}
-		_, err = checkJournal(path, owner)
+		_, err = checkJournal(path, owner, schemas.Newest())
 	}
 	if err != nil {
 		return nil, err

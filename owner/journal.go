@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +18,6 @@ import (
 
 const (
 	journalFile = "owner.db"
-	schema      = 1
 	headKey     = "head"
 
 	bucketHead         = "head"
@@ -39,11 +39,15 @@ const buckets = 7
 
 var bucketNames = [buckets]string{bucketHead, bucketAttempts, bucketIndex, bucketBindings, bucketFacts, bucketAuthorities, bucketIncarnations}
 
+// schemas are the steps from older files to those of this program.
+var schemas boltfile.Schemas
+
 // A journal is the owner's durable memory. Changes that wait at the same time share one
 // transaction and one sync. Once a write has failed, that and every later call matches
 // [ErrFailed].
 type journal struct {
 	db      *bolt.DB
+	schema  uint32
 	owner   frames.Fingerprint
 	changes chan *change
 	counts  rowCounts     // owned by the writer
@@ -71,13 +75,24 @@ func createJournal(path string, owner frames.Fingerprint) error {
 		}
 		t := &txn{tx: tx}
 		t.put(bucketHead, []byte(headKey), new(headRow)) // counts itself
-		return t.putHead(owner)
+		return t.putHead(schemas.Newest(), owner)
 	})
 }
 
-// openJournal checks the whole file and opens it.
-func openJournal(path string, owner frames.Fingerprint) (*journal, error) {
-	head, err := checkJournal(path, owner)
+// openJournal checks the whole file and opens it. One of an older schema is migrated first.
+func openJournal(path string, owner frames.Fingerprint, known boltfile.Schemas, progress func(string)) (*journal, error) {
+	head, err := checkJournal(path, owner, known.Newest())
+	var other *SchemaError
+	if errors.As(err, &other) && other.Have < other.Want {
+		m := boltfile.Migration{Path: path, From: other.Have, Steps: known.From(other.Have), Progress: progress, Check: func(path string) error {
+			_, err := checkJournal(path, owner, known.Newest())
+			return err
+		}}
+		if err := m.Run(); err != nil {
+			return nil, err
+		}
+		head, err = checkJournal(path, owner, known.Newest())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -85,25 +100,28 @@ func openJournal(path string, owner frames.Fingerprint) (*journal, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{db: db, owner: owner, counts: head.Counts, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
+	j := &journal{db: db, schema: head.Schema, owner: owner, counts: head.Counts, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
 	j.join.Go(j.write)
 	return j, nil
 }
 
-// checkJournal reads the whole file without opening it for writing.
-func checkJournal(path string, owner frames.Fingerprint) (headRow, error) {
+// checkJournal reads the whole file without opening it for writing. Only its pages are
+// checked of a file of an older schema.
+func checkJournal(path string, owner frames.Fingerprint, newest uint32) (headRow, error) {
 	file, err := durable.ReadPrivate(path, maxJournalBytes)
 	if errors.Is(err, fs.ErrNotExist) {
 		return headRow{}, &MissingError{File: path}
 	} else if err != nil {
 		return headRow{}, err
 	}
-	head, err := parseJournal(file)
+	head, err := parseJournal(file, newest)
+	var other *SchemaError
 	switch {
+	case errors.As(err, &other):
+		other.File = path
+		return head, other
 	case err != nil:
 		return head, &CorruptError{File: path, Problem: err.Error()}
-	case head.Schema != schema:
-		return head, &SchemaError{File: path, Have: head.Schema, Want: schema}
 	case head.Owner != owner:
 		return head, &IdentityError{File: path, Have: head.Owner, Want: owner}
 	}
@@ -111,10 +129,16 @@ func checkJournal(path string, owner frames.Fingerprint) (headRow, error) {
 }
 
 // parseJournal checks a whole file image: pages, checksums, the number of rows, and that all of
-// it stems from the newest transaction. Of a file with another schema only the head is looked
-// at, whose first fields every schema has.
-func parseJournal(file []byte) (headRow, error) {
+// it stems from the newest transaction. What schema it has comes before all that a schema
+// decides.
+func parseJournal(file []byte, newest uint32) (headRow, error) {
 	var head headRow
+	if have, err := boltfile.SchemaOf(file, bucketHead, headKey); err == nil && have != newest {
+		if have < newest {
+			_, err = boltfile.ReadAll(file)
+		}
+		return head, cmp.Or(err, error(&SchemaError{Have: have, Want: newest}))
+	}
 	c, err := boltfile.Read(file, bucketNames[:]...)
 	if err != nil {
 		return head, err
@@ -127,11 +151,8 @@ func parseJournal(file []byte) (headRow, error) {
 			return head, fmt.Errorf("head: %w", err)
 		}
 	}
-	if head.Schema != schema {
-		if head.Schema == 0 {
-			return head, errors.New("the head is missing")
-		}
-		return head, nil
+	if head.Schema == 0 {
+		return head, errors.New("the head is missing")
 	}
 	if head.TxID != c.TxID {
 		return head, fmt.Errorf("the head is of transaction %d, the file of %d", head.TxID, c.TxID)
@@ -262,7 +283,7 @@ func (j *journal) commit(batch []*change) error {
 			if t.writes == 0 {
 				return errNothing
 			}
-			return t.putHead(j.owner)
+			return t.putHead(j.schema, j.owner)
 		})
 	})
 	if errors.Is(err, errNothing) {
@@ -359,7 +380,7 @@ func (t *txn) remove(bucket string, key []byte) {
 	}
 }
 
-func (t *txn) putHead(owner frames.Fingerprint) error {
+func (t *txn) putHead(schema uint32, owner frames.Fingerprint) error {
 	t.put(bucketHead, []byte(headKey), &headRow{Schema: schema, Owner: owner, TxID: uint64(t.tx.ID()), Counts: t.counts})
 	return t.err
 }

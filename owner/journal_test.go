@@ -18,7 +18,7 @@ import (
 
 func openTestJournal(t testing.TB, dir string) *journal {
 	t.Helper()
-	j, err := openJournal(filepath.Join(dir, journalFile), ownerPrint)
+	j, err := openJournal(filepath.Join(dir, journalFile), ownerPrint, schemas, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { j.close() })
 	return j
@@ -54,7 +54,7 @@ func TestEveryBitFlipOfTheJournalIsSeen(t *testing.T) {
 	path := filepath.Join(dir, journalFile)
 	file, err := os.ReadFile(path)
 	require.NoError(t, err)
-	_, err = parseJournal(file)
+	_, err = parseJournal(file, schemas.Newest())
 	require.NoError(t, err)
 	want, err := summarise(file)
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestEveryBitFlipOfTheJournalIsSeen(t *testing.T) {
 	for at := 0; at < len(file); at += 3 {
 		bit := byte(1) << (at % 8)
 		file[at] ^= bit
-		if _, err := parseJournal(file); err == nil {
+		if _, err := parseJournal(file, schemas.Newest()); err == nil {
 			got, err := summarise(file)
 			require.NoError(t, err)
 			require.Equal(t, want, got, "flip at %d", at)
@@ -92,7 +92,7 @@ func TestDamagedJournalIsNamedAndKept(t *testing.T) {
 			path := filepath.Join(dir, journalFile)
 			bad := damage(append([]byte(nil), file...))
 			require.NoError(t, os.WriteFile(path, bad, 0o600))
-			_, err := openJournal(path, ownerPrint)
+			_, err := openJournal(path, ownerPrint, schemas, nil)
 			var corrupt *CorruptError
 			require.ErrorAs(t, err, &corrupt)
 			after, err := os.ReadFile(path)
@@ -100,14 +100,14 @@ func TestDamagedJournalIsNamedAndKept(t *testing.T) {
 			require.Equal(t, string(bad), string(after))
 		})
 	}
-	_, err = openJournal(filepath.Join(privateDir(t), journalFile), ownerPrint)
+	_, err = openJournal(filepath.Join(privateDir(t), journalFile), ownerPrint, schemas, nil)
 	var missing *MissingError
 	require.ErrorAs(t, err, &missing)
-	_, err = openJournal(filepath.Join(good, journalFile), frames.Fingerprint{1})
+	_, err = openJournal(filepath.Join(good, journalFile), frames.Fingerprint{1}, schemas, nil)
 	var identity *IdentityError
 	require.ErrorAs(t, err, &identity)
 	require.NoError(t, os.Chmod(filepath.Join(good, journalFile), 0o644))
-	_, err = openJournal(filepath.Join(good, journalFile), ownerPrint)
+	_, err = openJournal(filepath.Join(good, journalFile), ownerPrint, schemas, nil)
 	var unsafe *durable.UnsafeFileError
 	require.ErrorAs(t, err, &unsafe)
 }
@@ -120,7 +120,7 @@ func TestNewerSchemaIsUntouched(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Update(func(tx *bolt.Tx) error {
 		value, err := boltfile.Seal([]byte(headKey), func(dst []byte) ([]byte, error) {
-			return append(dst, 0, 0, 0, schema+1, 'n', 'e', 'w'), nil
+			return append(dst, 0, 0, 0, byte(schemas.Newest())+1, 'n', 'e', 'w'), nil
 		})
 		require.NoError(t, err)
 		return tx.Bucket([]byte(bucketHead)).Put([]byte(headKey), value)
@@ -128,10 +128,10 @@ func TestNewerSchemaIsUntouched(t *testing.T) {
 	require.NoError(t, db.Close())
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
-	_, err = openJournal(path, ownerPrint)
+	_, err = openJournal(path, ownerPrint, schemas, nil)
 	var newer *SchemaError
 	require.ErrorAs(t, err, &newer)
-	require.EqualValues(t, schema+1, newer.Have)
+	require.EqualValues(t, schemas.Newest()+1, newer.Have)
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(before), string(after))

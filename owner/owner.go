@@ -14,6 +14,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/boltfile"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 )
@@ -57,7 +58,8 @@ type Options struct {
 	// Logger gets a line per process and per authority. Nil discards.
 	Logger *slog.Logger
 
-	launch launcher // nil: the system's
+	launch  launcher         // nil: the system's
+	schemas boltfile.Schemas // nil: the program's
 }
 
 // An Owner runs processes and keeps the journal of them. One is open per directory.
@@ -126,7 +128,7 @@ func Open(dir string, o Options) (*Owner, error) {
 		live: map[frames.BindingID]*binding{}, inHand: map[frames.EffectAttemptID]*hand{},
 		fences: map[frames.CoordinatorID]*fence{}, watchers: map[frames.BindingID]map[watcher]struct{}{},
 	}
-	if w.j, err = openJournal(filepath.Join(dir, journalFile), o.Fingerprint); err == nil {
+	if w.j, err = openJournal(filepath.Join(dir, journalFile), o.Fingerprint, o.schemas, func(line string) { o.Logger.Info(line) }); err == nil {
 		if err = w.adopt(); err != nil {
 			err = errors.Join(err, w.j.close())
 		}
@@ -164,6 +166,9 @@ func (o *Options) check() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.schemas == nil {
+		o.schemas = schemas
 	}
 	return nil
 }

@@ -159,12 +159,6 @@ type rowCounts [buckets]uint64
 // Image lays out the stored fields.
 func (r *headRow) Image(i *codec.Image) {
 	codec.ImgU32(i, &r.Schema)
-	if i.Decoding() && r.Schema != schema {
-		for skip := uint8(0); i.Left() > 0 && !i.Failed(); {
-			codec.ImgU8(i, &skip) // another schema's business
-		}
-		return
-	}
 	codec.ImgHash32(i, &r.Owner)
 	codec.ImgU64(i, &r.TxID)
 	for k := range r.Counts {

@@ -44,7 +44,7 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 		path := filepath.Join(dir, stateFile)
 		file, err := os.ReadFile(path)
 		require.NoError(t, err)
-		_, want, err := parseLedger(file)
+		_, want, err := parseLedger(file, schemas.Newest())
 		require.NoError(t, err)
 		require.Equal(t, leases, want)
 
@@ -55,7 +55,7 @@ func TestEveryBitFlipIsSeen(t *testing.T) {
 			}
 			bit := byte(1) << (at % 8)
 			file[at] ^= bit
-			head, got, err := parseLedger(file)
+			head, got, err := parseLedger(file, schemas.Newest())
 			if err == nil {
 				harmless++
 				if !reflect.DeepEqual(got, want) || head.Witness != testWitness {
@@ -96,7 +96,7 @@ func requireUsable(t *testing.T, file []byte, want map[frames.CoordinatorID]*lea
 	_, err = w.Activate(holderA, coordB, 1, incA, 15)
 	require.NoError(t, err)
 	require.NoError(t, w.Close())
-	_, leases, err := readLedger(filepath.Join(dir, stateFile))
+	_, leases, err := readLedger(filepath.Join(dir, stateFile), schemas.Newest())
 	require.NoError(t, err)
 	require.Len(t, leases, len(want)+1)
 	for id, l := range want {
@@ -152,7 +152,7 @@ func TestC05_NewerSchemaIsUntouched(t *testing.T) {
 	db, err := bolt.Open(path, 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, db.Update(func(tx *bolt.Tx) error {
-		value, err := seal([]byte(headerKey), &header{Schema: schema + 1, Witness: testWitness, Leases: 1, TxID: uint64(tx.ID())})
+		value, err := seal([]byte(headerKey), &header{Schema: schemas.Newest() + 1, Witness: testWitness, Leases: 1, TxID: uint64(tx.ID())})
 		if err != nil {
 			return err
 		}
@@ -164,7 +164,7 @@ func TestC05_NewerSchemaIsUntouched(t *testing.T) {
 	_, err = Open(dir, options(startClock(), bootOne))
 	var newer *SchemaError
 	require.ErrorAs(t, err, &newer)
-	require.Equal(t, SchemaError{File: path, Have: schema + 1, Want: schema}, *newer)
+	require.Equal(t, SchemaError{File: path, Have: schemas.Newest() + 1, Want: schemas.Newest()}, *newer)
 	after, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(before), string(after))

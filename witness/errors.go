@@ -62,6 +62,9 @@ type SchemaError struct {
 }
 
 func (e *SchemaError) Error() string {
+	if e.Have < e.Want {
+		return fmt.Sprintf("%s has schema %d, this program works with %d; start the witness once, which migrates it", e.File, e.Have, e.Want)
+	}
 	return fmt.Sprintf("%s has schema %d, this program knows %d; run the program version that wrote it", e.File, e.Have, e.Want)
 }
 

@@ -34,14 +34,14 @@ type Summary struct {
 // Inspect reads the file of the witness in dir, running or not, checks it completely and
 // changes nothing. The errors are those of [Open].
 func Inspect(dir, bootID string, now clock.Reading) (frames.WitnessID, []Summary, error) {
-	head, leases, err := readLedger(filepath.Join(dir, stateFile))
+	head, leases, err := readLedger(filepath.Join(dir, stateFile), schemas.Newest())
 	for range inspectTries {
 		// A write that overlapped the read looks like damage; only what stays so is.
 		var corrupt *CorruptError
 		if !errors.As(err, &corrupt) && !errors.Is(err, durable.ErrUnstable) {
 			break
 		}
-		head, leases, err = readLedger(filepath.Join(dir, stateFile))
+		head, leases, err = readLedger(filepath.Join(dir, stateFile), schemas.Newest())
 	}
 	if err != nil {
 		return frames.WitnessID{}, nil, err

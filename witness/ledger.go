@@ -1,6 +1,7 @@
 package witness
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,51 +18,75 @@ const (
 	stateFile  = "witness.db"
 	bucketName = "witness"
 	headerKey  = "head" // lease keys have 16 bytes
-	schema     = 1
 
 	// maxStateFile bounds what is read at start. A lease takes about 300 bytes and only keys
 	// in the registry can make one.
 	maxStateFile = 256 << 20
 )
 
+// schemas are the steps from older files to those of this program.
+var schemas boltfile.Schemas
+
 // A ledger is the durable side of a Witness: the last lease of each coordinator in one bbolt
 // file. Every put is synced before it returns.
 type ledger struct {
 	db      *bolt.DB
+	schema  uint32
 	witness frames.WitnessID
 	count   uint32
 }
 
 // createLedger makes an empty state file and refuses to touch an existing one.
 func createLedger(path string, id frames.WitnessID) error {
-	return boltfile.Create(path, func(tx *bolt.Tx) error { return putHeader(tx, id, 0) })
+	return boltfile.Create(path, func(tx *bolt.Tx) error {
+		return putHeader(tx, &header{Schema: schemas.Newest(), Witness: id})
+	})
 }
 
-// openLedger checks the file at path and returns it with all its leases.
-func openLedger(path string, id frames.WitnessID) (*ledger, map[frames.CoordinatorID]*lease, error) {
-	head, leases, err := readLedger(path)
+// openLedger checks the file at path and returns it with all its leases. One of an older
+// schema is migrated first.
+func openLedger(path string, id frames.WitnessID, known boltfile.Schemas, progress func(string)) (*ledger, map[frames.CoordinatorID]*lease, error) {
+	head, leases, err := readOwnLedger(path, id, known.Newest())
+	var other *SchemaError
+	if errors.As(err, &other) && other.Have < other.Want {
+		m := boltfile.Migration{Path: path, From: other.Have, Steps: known.From(other.Have), Progress: progress, Check: func(path string) error {
+			_, _, err := readOwnLedger(path, id, known.Newest())
+			return err
+		}}
+		if err := m.Run(); err != nil {
+			return nil, nil, err
+		}
+		head, leases, err = readOwnLedger(path, id, known.Newest())
+	}
 	if err != nil {
 		return nil, nil, err
-	}
-	if head.Witness != id {
-		return nil, nil, &IdentityError{File: path, Have: head.Witness, Want: id}
 	}
 	db, err := boltfile.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &ledger{db: db, witness: id, count: head.Leases}, leases, nil
+	return &ledger{db: db, schema: head.Schema, witness: id, count: head.Leases}, leases, nil
 }
 
-// readLedger checks the whole file without opening it for writing.
-func readLedger(path string) (header, map[frames.CoordinatorID]*lease, error) {
+// readOwnLedger is [readLedger] of the witness id's file.
+func readOwnLedger(path string, id frames.WitnessID, newest uint32) (header, map[frames.CoordinatorID]*lease, error) {
+	head, leases, err := readLedger(path, newest)
+	if err == nil && head.Witness != id {
+		err = &IdentityError{File: path, Have: head.Witness, Want: id}
+	}
+	return head, leases, err
+}
+
+// readLedger checks the whole file without opening it for writing. Only its pages are
+// checked of a file of an older schema.
+func readLedger(path string, newest uint32) (header, map[frames.CoordinatorID]*lease, error) {
 	file, err := durable.ReadPrivate(path, maxStateFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return header{}, nil, &MissingError{File: path}
 	} else if err != nil {
 		return header{}, nil, err
 	}
-	head, leases, err := parseLedger(file)
+	head, leases, err := parseLedger(file, newest)
 	var newer *SchemaError
 	if errors.As(err, &newer) {
 		newer.File = path
@@ -73,9 +98,16 @@ func readLedger(path string) (header, map[frames.CoordinatorID]*lease, error) {
 }
 
 // parseLedger checks a whole file image: pages, checksums, the number of leases and that all
-// of it stems from the newest transaction.
-func parseLedger(file []byte) (header, map[frames.CoordinatorID]*lease, error) {
+// of it stems from the newest transaction. What schema it has comes before all that a schema
+// decides.
+func parseLedger(file []byte, newest uint32) (header, map[frames.CoordinatorID]*lease, error) {
 	var head header
+	if have, err := boltfile.SchemaOf(file, bucketName, headerKey); err == nil && have != newest {
+		if have < newest {
+			_, err = boltfile.ReadAll(file)
+		}
+		return head, nil, cmp.Or(err, error(&SchemaError{Have: have, Want: newest}))
+	}
 	c, err := boltfile.Read(file, bucketName)
 	if err != nil {
 		return head, nil, err
@@ -102,8 +134,6 @@ func parseLedger(file []byte) (header, map[frames.CoordinatorID]*lease, error) {
 	switch {
 	case !found:
 		return head, nil, errors.New("the header is missing")
-	case head.Schema != schema:
-		return head, nil, &SchemaError{Have: head.Schema, Want: schema}
 	case int(head.Leases) != len(leases):
 		return head, nil, fmt.Errorf("%d leases, the header counts %d", len(leases), head.Leases)
 	case head.TxID != c.TxID:
@@ -145,7 +175,7 @@ func (l *ledger) update(adds map[frames.CoordinatorID]*lease, fn func(*bolt.Buck
 			if err := fn(b); err != nil {
 				return err
 			}
-			return putHeader(tx, l.witness, count)
+			return putHeader(tx, &header{Schema: l.schema, Witness: l.witness, Leases: count})
 		})
 	})
 	if err == nil {
@@ -157,13 +187,13 @@ func (l *ledger) update(adds map[frames.CoordinatorID]*lease, fn func(*bolt.Buck
 func (l *ledger) close() error { return boltfile.Guard(l.db.Close) }
 
 // putHeader rewrites the header, as every transaction does.
-func putHeader(tx *bolt.Tx, id frames.WitnessID, leases uint32) error {
+func putHeader(tx *bolt.Tx, head *header) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(bucketName))
 	if err != nil {
 		return err
 	}
-	head := header{Schema: schema, Witness: id, Leases: leases, TxID: uint64(tx.ID())}
-	value, err := seal([]byte(headerKey), &head)
+	head.TxID = uint64(tx.ID())
+	value, err := seal([]byte(headerKey), head)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/boltfile"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 	"coordinator/internal/failpoint"
@@ -46,6 +47,8 @@ type Options struct {
 	Rand  io.Reader
 	// Logger gets a line per activation, relinquishment and reboot. Nil discards.
 	Logger *slog.Logger
+
+	schemas boltfile.Schemas // nil: the program's
 }
 
 // Status is what the witness says about one coordinator; all zero before its first activation.
@@ -103,7 +106,7 @@ func Open(dir string, o Options) (*Witness, error) {
 		return nil, err
 	}
 	w := &Witness{opt: o, log: o.Logger, lock: lock}
-	if w.ledger, w.leases, err = openLedger(filepath.Join(dir, stateFile), o.ID); err == nil {
+	if w.ledger, w.leases, err = openLedger(filepath.Join(dir, stateFile), o.ID, o.schemas, func(line string) { o.Logger.Info(line) }); err == nil {
 		if err = w.adoptBoot(); err != nil {
 			err = errors.Join(err, w.ledger.close())
 		}
@@ -130,6 +133,9 @@ func (o *Options) check() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.schemas == nil {
+		o.schemas = schemas
 	}
 	return nil
 }

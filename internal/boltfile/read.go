@@ -59,6 +59,23 @@ type boltReader struct {
 // Read checks the whole file and returns what its buckets hold, which must be exactly those
 // named. It neither changes nor keeps file, but what it returns aliases it.
 func Read(file []byte, names ...string) (Contents, error) {
+	c, err := ReadAll(file)
+	if err != nil {
+		return Contents{}, err
+	}
+	if len(c.Buckets) != len(names) {
+		return Contents{}, boltErr("the root holds %d buckets instead of %d", len(c.Buckets), len(names))
+	}
+	for name := range c.Buckets {
+		if !slices.Contains(names, name) {
+			return Contents{}, boltErr("the root holds something else than the buckets %q", names)
+		}
+	}
+	return c, nil
+}
+
+// ReadAll is [Read] for a file of whatever buckets.
+func ReadAll(file []byte) (Contents, error) {
 	r := &boltReader{buf: file, seen: map[uint64]bool{0: true, 1: true}}
 	m, err := r.metas()
 	if err != nil {
@@ -69,13 +86,10 @@ func Read(file []byte, names ...string) (Contents, error) {
 	if err := r.walk(m.root, 0, &root, &buckets); err != nil {
 		return Contents{}, err
 	}
-	if len(root) != len(names) {
-		return Contents{}, boltErr("the root holds %d buckets instead of %d", len(root), len(names))
-	}
-	out := Contents{TxID: m.txid, Buckets: make(map[string][]Pair, len(names))}
+	out := Contents{TxID: m.txid, Buckets: make(map[string][]Pair, len(root))}
 	for i, p := range root {
-		if !buckets[i] || !slices.Contains(names, string(p.Key)) {
-			return Contents{}, boltErr("the root holds something else than the buckets %q", names)
+		if !buckets[i] {
+			return Contents{}, boltErr("the root holds a value")
 		}
 		var pairs []Pair
 		var nested []bool
@@ -92,6 +106,33 @@ func Read(file []byte, names ...string) (Contents, error) {
 	}
 	out.Used = append(out.Used, m.freelist)
 	return out, r.freelist(m.freelist)
+}
+
+// Lookup reads one value and the pages on the way to it. It is how a file that a newer
+// program may have laid out in its own way is asked what it is.
+func Lookup(file []byte, bucket, key string) ([]byte, error) {
+	r := &boltReader{buf: file, seen: map[uint64]bool{0: true, 1: true}}
+	m, err := r.metas()
+	if err != nil {
+		return nil, err
+	}
+	var root, pairs []Pair
+	var nested []bool
+	if err := r.walk(m.root, 0, &root, &nested); err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(root, func(p Pair) bool { return string(p.Key) == bucket })
+	if i < 0 || !nested[i] {
+		return nil, boltErr("there is no bucket %s", bucket)
+	}
+	if err := r.bucket(root[i].Value, &pairs, new([]bool)); err != nil {
+		return nil, err
+	}
+	i = slices.IndexFunc(pairs, func(p Pair) bool { return string(p.Key) == key })
+	if i < 0 {
+		return nil, boltErr("bucket %s has no %s", bucket, key)
+	}
+	return pairs[i].Value, nil
 }
 
 type boltMetaPage struct{ pageSize, root, freelist, pages, txid uint64 }
