@@ -71,9 +71,6 @@ type Options struct {
 	// must not wait. Nil is ignored.
 	Working func()
 
-	// Monitor watches the coordinator. Nil is ignored.
-	Monitor *Monitor
-
 	built func(*Server) // for tests of this package
 }
 

@@ -232,7 +232,6 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 			})
 		}
 		err = s.wait(ctx, writing, near.accepting)
-		o.Monitor.stopping(err)
 		if o.Stopping != nil {
 			o.Stopping(err)
 		}
