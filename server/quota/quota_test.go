@@ -45,6 +45,8 @@ func TestValidateRefuses(t *testing.T) {
 		{"server beyond any use", OfServer, Connections, 1 << 40},
 		{"connection above its hard cap", OfConnection, Requests, 257},
 		{"leases above their hard cap", OfConnection, Leases, 9},
+		{"a connection that may ask for nothing", OfConnection, Requests, 0},
+		{"unsent bytes below one event", OfPrincipal, UnsentBytes, 256<<10 - 1},
 		{"pinned bytes below one reservation", OfPrincipal, PinnedBytes, Reservation - 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -136,11 +136,15 @@ func TestOpenIsRefusedBeforeTheCut(t *testing.T) {
 func TestAWriterThatStoppedLeavesNothingCharged(t *testing.T) {
 	b := newBench(t)
 	b.refuse = errors.New("stopped")
-	_, err := b.session().Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard})
-	require.ErrorIs(t, err, b.refuse)
-	require.Zero(t, pinned(b))
-	used, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.Leases)
-	require.Zero(t, used)
+	s := b.session()
+	for _, reserve := range []bool{false, true} {
+		_, err := s.Open(t.Context(), &frames.OpenSnapshot{RequestID: 1, Guard: b.guard, Reserve: reserve})
+		require.ErrorIs(t, err, b.refuse)
+		for _, what := range []quota.Resource{quota.Leases, quota.PinnedBytes, quota.Subscriptions} {
+			used, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), what)
+			require.Zero(t, used, what)
+		}
+	}
 }
 
 // TestARefusedReplacementChangesNothing: the paused subscription is there as before.
