@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"coordinator/internal/sock"
+	"coordinator/server/backup"
 	"coordinator/server/quota"
 )
 
@@ -104,14 +105,15 @@ func (s *spares) release() {
 }
 
 // A local is the side of the endpoint that the machine itself reaches: the Unix socket
-// of the clients, and the one of the operator.
+// of the clients, and those of the operator.
 type local struct {
-	clients, status    *sock.Listener
-	accepting, telling *task
-	log                *slog.Logger
+	clients, status, backup    *sock.Listener
+	accepting, telling, giving *task
+	log                        *slog.Logger
+	o                          Options
 }
 
-// bind makes both sockets, on which nothing is accepted yet.
+// bind makes the sockets, on which nothing is accepted yet.
 func bind(o Options) (*local, error) {
 	clients, err := sock.Listen(o.path(SocketFile))
 	if err != nil {
@@ -121,7 +123,11 @@ func bind(o Options) (*local, error) {
 	if err != nil {
 		return nil, errors.Join(err, clients.Close())
 	}
-	return &local{clients: clients, status: status, log: o.Logger}, nil
+	given, err := sock.Listen(o.path(backup.SocketFile))
+	if err != nil {
+		return nil, errors.Join(err, status.Close(), clients.Close())
+	}
+	return &local{clients: clients, status: status, backup: given, log: o.Logger, o: o}, nil
 }
 
 // serve accepts until close.
@@ -136,6 +142,15 @@ func (l *local) serve(s *Server) {
 		}
 		return err
 	})
+	l.giving = start(func(ctx context.Context) error {
+		b := &backups{s: s, o: l.o}
+		err := s.acceptLoop(ctx, l.backup, func(uc *net.UnixConn) { b.take(ctx, uc) }, nil)
+		b.wg.Wait() // the store outlives what is copied from it
+		if err != nil {
+			l.log.Warn("no backup is given any more", "err", err)
+		}
+		return err
+	})
 }
 
 // close ends accepting and removes the sockets; the connections go on.
@@ -143,7 +158,7 @@ func (l *local) close() {
 	for _, part := range []struct {
 		t *task
 		l *sock.Listener
-	}{{l.accepting, l.clients}, {l.telling, l.status}} {
+	}{{l.accepting, l.clients}, {l.telling, l.status}, {l.giving, l.backup}} {
 		if part.t != nil {
 			part.t.cancel()
 		}

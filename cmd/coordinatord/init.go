@@ -236,8 +236,13 @@ func createStore(cfg *config) error {
 	if err != nil {
 		return err
 	}
+	incarnation, err := frames.NewID[frames.IncarnationID](rand.Reader)
+	if err != nil {
+		return err
+	}
 	return store.Create(cfg.StateDir, store.Genesis{
 		CoordinatorID: cfg.CoordinatorID,
+		Incarnation:   incarnation,
 		Rows:          []store.Row{{Record: change.Record, Live: change.Live, Annex: change.Annex}},
 		CreatedAt:     time.Now(),
 	}, store.Options{})

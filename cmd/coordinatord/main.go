@@ -1,6 +1,6 @@
 // Command coordinatord runs the coordinator endpoint on a state directory:
 // init makes one, serve runs it, status says how it is, verify checks it offline,
-// compact gives back its free disk, keys edits the registry of workload keys that may connect.
+// compact gives back its free disk, backup and restore copy it and bring it back, keys edits the registry of workload keys that may connect.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"coordinator/handshake"
 	"coordinator/server"
 	"coordinator/server/authority"
+	"coordinator/server/backup"
 	"coordinator/server/store"
 )
 
@@ -31,6 +32,7 @@ func newRoot() *cobra.Command {
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
 	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), compactCommand(&state), statusCommand(&state),
+		backupCommand(&state), restoreCommand(&state),
 		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))
 	return root
 }
@@ -54,6 +56,8 @@ func coded(err error) error {
 		refused *store.IOError
 		lease   *authority.LeaseHeldError
 		rolled  *authority.RolledBackError
+		copied  *backup.DamageError
+		target  *backup.TargetError
 	)
 	switch {
 	case err == nil:
@@ -62,6 +66,10 @@ func coded(err error) error {
 		return err
 	case errors.As(err, &cfg), errors.As(err, &files), errors.Is(err, server.ErrOtherStore):
 		return daemon.Exit(daemon.ExitConfig, err)
+	case errors.As(err, &copied), errors.Is(err, backup.ErrNoManifest):
+		return daemon.Exit(daemon.ExitCorrupt, err)
+	case errors.As(err, &target): // nothing was lost, whatever failed there
+		return err
 	case errors.Is(err, store.ErrOutcomeUnknown), errors.Is(err, store.ErrFailed):
 		return daemon.Exit(daemon.ExitWriteFailed, err)
 	case errors.As(err, &schema):

@@ -102,6 +102,11 @@ func dialWitness(cfg *config) (*witness.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return witnessClient(cfg, key)
+}
+
+// witnessClient is a client of the witness link for a key.
+func witnessClient(cfg *config, key *handshake.Key) (*witness.Client, error) {
 	if len(cfg.WitnessSocket) > sock.MaxPath {
 		return nil, &sock.PathTooLongError{Path: cfg.WitnessSocket, Len: len(cfg.WitnessSocket), Max: sock.MaxPath}
 	}

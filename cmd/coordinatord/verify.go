@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,59 +11,185 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
 	"coordinator/internal/durable"
 	"coordinator/server/authority"
+	"coordinator/server/backup"
 	"coordinator/server/store"
 )
 
+// verifyReport is what verify prints with -o json.
+type verifyReport struct {
+	Dir string `json:"directory"`
+	backup.Cut
+}
+
+// print writes the report for people or for programs.
+func (r *verifyReport) print(w io.Writer, output, what string) error {
+	if output == "json" {
+		return daemon.PrintJSON(w, r)
+	}
+	_, err := fmt.Fprintf(w, "the %s is whole: coordinator %s up to event %d, commit %d, under epoch %d, activation %d\n",
+		what, r.CoordinatorID, r.EventCut, r.Commit, r.Epoch, r.Activation)
+	return err
+}
+
 func verifyCommand(state *string) *cobra.Command {
-	var page string
+	var page, from, output string
 	var inner bool
 	c := &cobra.Command{
 		Use:   "verify",
-		Short: "check a stopped coordinator's store: its log, its pages, and that both agree",
+		Short: "check a stopped coordinator's store, or a backup",
 		Long: "verify reads every record of the log and every page and value of state.db. It\n" +
-			"changes nothing and refuses while a coordinator runs on the store.",
+			"changes nothing and refuses while a coordinator runs on the store. With --backup it\n" +
+			"checks a backup instead: every file's digest, that none is missing or added, and\n" +
+			"then the store in it, which must end where the manifest says.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if page != "" {
 				return coded(store.CheckFile(page))
+			}
+			if err := daemon.CheckOutput(output); err != nil {
+				return err
+			}
+			told := c.OutOrStdout()
+			if output == "json" {
+				told = c.ErrOrStderr()
+			}
+			if from != "" {
+				if *state != "" {
+					return daemon.Usage("--state and --backup exclude each other")
+				}
+				m, err := verifyBackup(c.Context(), from, told, newMeter(c.ErrOrStderr()))
+				if err != nil {
+					return coded(err)
+				}
+				return (&verifyReport{from, m.Cut}).print(c.OutOrStdout(), output, "backup")
 			}
 			dir, err := stateDir(state)
 			if err != nil {
 				return err
 			}
 			if inner {
-				progress := func(line string) { fmt.Fprintln(c.OutOrStdout(), line) }
-				return coded(store.Verify(dir, store.Options{Progress: progress}))
+				return coded(inspectHere(dir, c.OutOrStdout()))
 			}
-			return coded(verify(c.Context(), dir, c.OutOrStdout()))
+			cut, err := verify(c.Context(), dir, told)
+			if err != nil {
+				return coded(err)
+			}
+			return (&verifyReport{dir, *cut}).print(c.OutOrStdout(), output, "store")
 		},
 	}
+	c.Flags().StringVar(&from, "backup", "", "check this backup instead of a state directory")
 	c.Flags().StringVar(&page, "page-check", "", "check only the pages of this state.db file")
 	c.Flags().BoolVar(&inner, "in-this-process", false, "check without a child process and without the store lock")
 	for _, name := range []string{"page-check", "in-this-process"} {
 		c.Flags().MarkHidden(name) //nolint:errcheck // the flag exists
 	}
+	daemon.AddOutput(c, &output)
 	return c
 }
 
 // verify takes the store lock and checks in a child process, whose death by a
 // damaged page is then still a report.
-func verify(ctx context.Context, dir string, out io.Writer) error {
+func verify(ctx context.Context, dir string, out io.Writer) (*backup.Cut, error) {
 	dir, lock, err := lockOffline(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Release() //nolint:errcheck // the process is ending
+	return inspect(ctx, dir, out)
+}
+
+// verifyBackup checks a backup from its first file to the rows in its store.
+func verifyBackup(ctx context.Context, dir string, out io.Writer, told *meter) (*backup.Manifest, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	m, err := backup.Check(dir, told.of("reading"))
+	told.end()
+	if err != nil {
+		return nil, err
+	}
+	return m, agrees(ctx, m, dir, out)
+}
+
+// agrees checks the store in dir, a backup or what was made from one, against its manifest.
+// One of an older schema has its digests; its rows are judged by the start that migrates it.
+func agrees(ctx context.Context, m *backup.Manifest, dir string, out io.Writer) error {
+	if m.Schema < store.Schema() {
+		fmt.Fprintf(out, "the store has schema %d and is read by the start that migrates it to %d\n", m.Schema, store.Schema())
+		return nil
+	}
+	have, err := inspect(ctx, dir, out)
 	if err != nil {
 		return err
 	}
-	defer lock.Release() //nolint:errcheck // the process is ending
-	if err := child(ctx, dir, out, "verify", "--in-this-process", "--state", dir); err != nil {
+	if err := m.Agrees(*have); err != nil {
+		return &backup.DamageError{Path: dir, Problem: "has another store than its manifest: " + err.Error()}
+	}
+	return nil
+}
+
+// cutLine begins the line in which a child says how far the store has come.
+const cutLine = "cut: "
+
+// inspectHere is the child's part of inspect.
+func inspectHere(dir string, out io.Writer) error {
+	st, err := store.Inspect(dir, store.Options{Progress: func(line string) { fmt.Fprintln(out, line) }})
+	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(out, "the store is whole")
+	b, err := json.Marshal(backup.CutOf(st, time.Time{}))
+	if err == nil {
+		_, err = fmt.Fprintf(out, "%s%s\n", cutLine, b)
+	}
 	return err
+}
+
+// inspect checks the whole store in dir in a child process and gives its end. The child's
+// other lines go to out.
+func inspect(ctx context.Context, dir string, out io.Writer) (*backup.Cut, error) {
+	said := &cutReader{out: out}
+	if err := child(ctx, dir, said, "verify", "--in-this-process", "--state", dir); err != nil {
+		return nil, err
+	}
+	if said.cut == nil {
+		return nil, errors.New("check: the child said nothing")
+	}
+	return said.cut, nil
+}
+
+// A cutReader passes lines on and keeps the one that is for this program.
+type cutReader struct {
+	out  io.Writer
+	line []byte
+	cut  *backup.Cut
+}
+
+// Write is that of an io.Writer.
+func (r *cutReader) Write(p []byte) (int, error) {
+	r.line = append(r.line, p...)
+	for {
+		end := bytes.IndexByte(r.line, '\n')
+		if end < 0 {
+			return len(p), nil
+		}
+		line := r.line[:end+1]
+		if text, ok := bytes.CutPrefix(line, []byte(cutLine)); ok {
+			r.cut = new(backup.Cut)
+			if err := json.Unmarshal(text, r.cut); err != nil {
+				return 0, err
+			}
+		} else if _, err := r.out.Write(line); err != nil {
+			return 0, err
+		}
+		r.line = r.line[end+1:]
+	}
 }
 
 // lockOffline takes the lock of the store in dir, which no coordinator may run on, and

@@ -21,6 +21,8 @@ var (
 	keyIdentity   = []byte("identity")   // CoordinatorId, u64 creation time
 	keyCheckpoint = []byte("checkpoint") // what the last whole checkpoint has applied
 	keyTarget     = []byte("target")     // u64, the commit that the newest checkpoint aims at
+
+	keyIncarnation = []byte("incarnation") // of this copy of the store; a store may have none
 )
 
 // applied is everything that a checkpoint writes beside rows, in its last transaction.
@@ -108,6 +110,11 @@ func createHistory(dir string, g Genesis, noSync bool) error {
 			}
 		}
 		meta := tx.Bucket(bucketMeta)
+		if g.Incarnation != (frames.IncarnationID{}) {
+			if err := meta.Put(keyIncarnation, encodeIncarnation(g.Incarnation)); err != nil {
+				return err
+			}
+		}
 		identity := append([]byte{valueVersion}, g.CoordinatorID[:]...)
 		identity = binary.BigEndian.AppendUint64(identity, uint64(g.CreatedAt.Unix()))
 		return errors.Join(
@@ -127,6 +134,10 @@ func createHistory(dir string, g Genesis, noSync bool) error {
 
 func encodeTarget(commit uint64) []byte {
 	return sealValue(keyTarget, binary.BigEndian.AppendUint64([]byte{valueVersion}, commit))
+}
+
+func encodeIncarnation(id frames.IncarnationID) []byte {
+	return sealValue(keyIncarnation, append([]byte{valueVersion}, id[:]...))
 }
 
 // loadMeta reads schema, identity and the last checkpoint. A newer schema is reported
@@ -163,6 +174,14 @@ func (h *history) loadMeta() (a *applied, target uint64, err error) {
 		p, err := get(keyCheckpoint)
 		if err != nil {
 			return err
+		}
+		if meta.Get(keyIncarnation) != nil {
+			i, err := get(keyIncarnation)
+			if err != nil {
+				return err
+			}
+			i.fixed(a.state.Incarnation[:])
+			c.bad = c.bad || i.bad
 		}
 		if !a.decode(p.b) || c.bad || t.bad {
 			return corrupt(h.path, -1, "a value of bucket meta is malformed")

@@ -119,6 +119,9 @@ func (o Options) withDefaults() Options {
 // Genesis is what a new store begins with: commit 1.
 type Genesis struct {
 	CoordinatorID frames.CoordinatorID
+	// Incarnation tells this store from copies of it that go on by themselves. Zero leaves it
+	// without one.
+	Incarnation frames.IncarnationID
 	// Rows are put without an event, at sequence 0.
 	Rows      []Row
 	CreatedAt time.Time
@@ -128,6 +131,8 @@ type Genesis struct {
 type State struct {
 	CoordinatorID frames.CoordinatorID
 	CreatedAt     time.Time // whole seconds
+	// Incarnation is the store's own, that of Genesis or Renew; it is no activation's.
+	Incarnation frames.IncarnationID
 	// Epoch, Activation and TokenSHA256 are the last that Install recorded; zero before.
 	Epoch       frames.AuthorityEpoch
 	Activation  frames.ActivationSequence

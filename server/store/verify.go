@@ -64,13 +64,22 @@ func (h *history) checkValues() error {
 // and every value, and changes nothing. No coordinator may have the store open. Of o it
 // uses FS and Progress. See CheckFile for what a damaged page can do.
 func Verify(dir string, o Options) error {
+	_, err := Inspect(dir, o)
+	return err
+}
+
+// Inspect is Verify, and says how far the store has come.
+func Inspect(dir string, o Options) (State, error) {
 	o = o.withDefaults()
+	if own, ok := o.FS.(osFS); ok {
+		o.FS = readFS{own} // the files may be ones that nobody can write
+	}
 	if err := present(dir, o.FS); err != nil {
-		return err
+		return State{}, err
 	}
 	segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, true)
 	if err != nil {
-		return err
+		return State{}, err
 	}
 	for _, s := range segs[:len(segs)-1] {
 		if s.idx != nil {
@@ -86,18 +95,18 @@ func Verify(dir string, o Options) error {
 	}
 	o.Progress("checking the pages of state.db")
 	if err := CheckFile(statePath(dir)); err != nil {
-		return err
+		return State{}, err
 	}
 	h, err := openHistory(statePath(dir), true, false)
 	if err != nil {
-		return err
+		return State{}, err
 	}
 	s := newStore(dir, o, h)
 	if _, err = s.loadFiles(segs); err == nil {
 		o.Progress("counting the rows")
 		err = s.recount()
 	}
-	return errors.Join(err, h.close())
+	return s.state, errors.Join(err, h.close())
 }
 
 // recount compares the rows that a reader would see with the counts that it would be told.

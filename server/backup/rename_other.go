@@ -1,0 +1,5 @@
+//go:build !linux
+
+package backup
+
+func renameNew(from, to string) error { return renameAbsent(from, to) }
