@@ -466,3 +466,34 @@ func TestC14_ARefusedExtensionEndsThatLeaseAlone(t *testing.T) {
 		return r.used(r.keys[0], quota.PinnedBytes) == 0 && r.used(r.keys[1], quota.PinnedBytes) == 0
 	})
 }
+
+// TestC14_AnEndedConnectionKeepsItsPlaceInTheQueue has a principal's connections end while
+// their commands wait for the writer. They are nobody's requests any more, but they wait all
+// the same: the principal gets no more of them in than it may have outstanding.
+func TestC14_AnEndedConnectionKeepsItsPlaceInTheQueue(t *testing.T) {
+	r := newRig(t)
+	r.opts.Quotas = quota.Defaults()
+	r.opts.Quotas[quota.OfPrincipal][quota.Requests] = 3
+	r.opts.Quotas[quota.OfServer][quota.Requests] = 6
+	r.start()
+	first, second, other := r.connect(r.keys[0], following), r.connect(r.keys[0], following), r.connect(r.keys[1], following)
+	r.hold()
+	for range 3 {
+		askForObjective(first)
+	}
+	waits(r, first, 3)
+	first.close()
+	eventually(t, "its requests are over", func() bool { return r.used(r.keys[0], quota.Requests) == 0 })
+	askForObjective(second)
+	require.Contains(t, second.refused(frames.CodeResourceExhausted).Message, "principal")
+	for range 3 {
+		askForObjective(other)
+	}
+	waits(r, other, 3)
+	r.release()
+	for range 3 {
+		answeredBy[*frames.CoordCommandResult](r, other, 0)
+	}
+	second.create("{}")
+	require.Len(t, other.snapshot().objectives(), 7, "what the first had sent is done")
+}

@@ -70,6 +70,9 @@ type Options struct {
 	// QueueLimit bounds the proposals, and apart from them the calls, that are not yet
 	// answered. Zero means DefaultQueueLimit.
 	QueueLimit int
+	// QueueLimitEach bounds the proposals of one principal among them, over whatever
+	// connections they came. Zero means QueueLimit.
+	QueueLimitEach int
 	// MaxPayload is the server's own typed-payload offer in bytes [D-6]. Zero means the
 	// reference offer.
 	MaxPayload int

@@ -31,6 +31,10 @@ type Writer struct {
 	outstanding int     // guarded by mu: proposals not yet answered
 	closed      bool    // guarded by mu: nothing new is taken
 	fetching    bool    // guarded by mu: Run has its reader goroutine
+	// proposed counts the outstanding by principal, without zeros: a connection that has ended
+	// leaves its proposals behind, and the next one must not add to them without a bound.
+	// Guarded by mu.
+	proposed map[frames.KeyID]int
 
 	meters *Meters
 
@@ -56,6 +60,9 @@ func New(o Options) *Writer {
 	if o.QueueLimit == 0 {
 		o.QueueLimit = DefaultQueueLimit
 	}
+	if o.QueueLimitEach == 0 {
+		o.QueueLimitEach = o.QueueLimit
+	}
 	if o.MaxPending == 0 {
 		o.MaxPending = defaultMaxPending
 	}
@@ -78,6 +85,7 @@ func New(o Options) *Writer {
 		rand:      bufio.NewReaderSize(o.Rand, 4096),
 		wake:      make(chan struct{}, 1),
 		staleWake: make(chan struct{}, 1),
+		proposed:  make(map[frames.KeyID]int),
 	}
 }
 
@@ -119,7 +127,12 @@ func (w *Writer) reserve(it *item) error {
 	case w.outstanding >= w.o.QueueLimit:
 		return frames.Refuse(frames.CodeResourceExhausted, "the server has %d requests outstanding", w.outstanding)
 	}
+	from := it.proposal.Command.From.Principal
+	if n := w.proposed[from]; n >= w.o.QueueLimitEach {
+		return frames.Refuse(frames.CodeResourceExhausted, "the principal has %d requests outstanding", n)
+	}
 	w.outstanding++
+	w.proposed[from]++
 	return nil
 }
 
@@ -130,6 +143,10 @@ func (w *Writer) release(it *item) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.outstanding--
+	from := it.proposal.Command.From.Principal
+	if w.proposed[from]--; w.proposed[from] == 0 {
+		delete(w.proposed, from)
+	}
 }
 
 // prefetch reads what it may need from the store's files.
