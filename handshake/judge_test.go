@@ -49,6 +49,7 @@ func TestJudge(t *testing.T) {
 		{"a file that never rests", append(restless, look{settleMax, "z", apply})},
 		{"half written for less than a second", []look{{0, "", keep}, {999 * ms, "", keep}, {1000 * ms, "a", keep}, {1500 * ms, "", keep}, {2400 * ms, "", keep}}},
 		{"bad for a second", []look{{0, "", keep}, {999 * ms, "", keep}, {1000 * ms, "", empty}, {1100 * ms, "", keep}, {5 * time.Second, "", keep}}},
+		{"a change that was bad for a second", []look{{0, "b", keep}, {50 * ms, "", keep}, {1050 * ms, "", empty}, {1100 * ms, "b", keep}, {1200 * ms, "b", apply}}},
 		{"the same content after it counted as bad", []look{{0, "", keep}, {1000 * ms, "", empty}, {1100 * ms, "a", keep}, {1200 * ms, "a", apply}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -417,6 +417,25 @@ func TestC04_RevokedDuringTheExchange(t *testing.T) {
 	require.ErrorIs(t, p.registry.admit(&Grant{KeyID: revoked.KeyID, Scope: 1, ExpiresAt: testEnd}), errNoGrant)
 }
 
+// What the record says at the instant of the grant counts, and not what it said at the proof.
+func TestC04_TheRecordChangesDuringTheExchange(t *testing.T) {
+	s := newStepped(t, testRecord(1))
+	asked := func() *Grant { return &Grant{KeyID: testRecord(1).KeyID, Scope: 3, ExpiresAt: testEnd} }
+	require.NoError(t, s.admit(asked()))
+	for name, change := range map[string]func(*Record){
+		"a shorter life":      func(r *Record) { r.ExpiresAt = testEnd - 1 },
+		"a lower ceiling":     func(r *Record) { r.Scope = 1 },
+		"another coordinator": func(r *Record) { r.Coordinator[0]++ },
+	} {
+		rec := testRecord(1)
+		change(&rec)
+		s.install([]Record{rec}, nil)
+		require.ErrorIs(t, s.admit(asked()), errNoGrant, name)
+		s.install([]Record{testRecord(1)}, nil)
+		require.NoError(t, s.admit(asked()))
+	}
+}
+
 // Grants are checked and revoked from many goroutines at once.
 func TestGrantsUnderConcurrentReloads(t *testing.T) {
 	r := StaticRegistry([]Record{testRecord(1), testRecord(2)})

@@ -308,8 +308,10 @@ func (b *bench) sequences(got []frames.Frame) (out []frames.EventSequence) {
 }
 
 // unsent is what the viewer's principal holds of unsent frames.
-func (b *bench) unsent() uint64 {
-	n, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), quota.UnsentFrames)
+func (b *bench) unsent() uint64 { return b.used(quota.UnsentFrames) }
+
+func (b *bench) used(what quota.Resource) uint64 {
+	n, _ := b.quotas.Use(quota.Principal(b.viewer.Principal), what)
 	return n
 }
 

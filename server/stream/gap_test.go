@@ -50,6 +50,7 @@ func TestRetentionIsExactAtItsEdge(t *testing.T) {
 	_, _, err = b.openReplay(s, id, first-2)
 	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err), "still paused, and told again")
 	require.Equal(t, frames.GapRetention, b.gapOf(b.pullAll(s)).Reason)
+	require.Zero(t, b.used(quota.Leases), "what was refused is not charged")
 	begin := b.reserve(s, id)
 	require.NoError(t, b.applySnapshot(s, begin, 1, plentyBytes))
 }
@@ -122,8 +123,10 @@ func TestRevisionMismatchOnAdminChanges(t *testing.T) {
 	b.m.fanOut()
 	require.Empty(t, b.pullAll(sees), "paused ones get no second")
 
+	leases := b.used(quota.Leases)
 	_, _, err = b.openReplay(sees, id, sees.find(id).last)
 	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err), "only a snapshot heals")
+	require.Equal(t, leases, b.used(quota.Leases))
 	stale := b.subscribe(sees, b.head()-1, 10, plentyBytes)
 	require.Equal(t, &frames.Gap{SubscriptionID: stale, LastEvent: b.head() - 1, Reason: frames.GapRevisionMismatch}, b.gapOf(b.pullAll(sees)))
 	b.subscribe(sees, b.head(), 10, plentyBytes)

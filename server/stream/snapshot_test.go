@@ -115,6 +115,26 @@ func TestARefusedExtensionEndsThatLeaseAlone(t *testing.T) {
 	require.LessOrEqual(t, pinned(b), uint64(quota.Reservation+quota.Step))
 }
 
+// TestTwoCutsNeedMoreAtOnce has one commit take two cuts of a principal past what they have.
+// The older one makes room for the newer, which is charged at that very commit.
+func TestTwoCutsNeedMoreAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.quota(func(l *quota.Limits) { l[quota.OfPrincipal][quota.PinnedBytes] = 2 * quota.Reservation })
+	ids := b.fill(20)
+	s := b.session()
+	b.open(s)
+	b.open(s)
+	for _, id := range ids {
+		b.put(id, 2, large)
+		if b.m.Open() < 2 {
+			break
+		}
+	}
+	require.Equal(t, 1, b.m.Open())
+	require.Greater(t, b.m.leases.first().cut.Superseded(), uint64(quota.Reservation))
+	require.EqualValues(t, quota.Reservation+quota.Step, pinned(b))
+}
+
 func TestOpenIsRefusedBeforeTheCut(t *testing.T) {
 	b := newBench(t)
 	l := quota.Defaults()
