@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -38,11 +39,16 @@ func serveCommand(state *string) *cobra.Command {
 // serve loads the configuration and runs the server on it. Lines on stdout are
 // for whoever started it: what the start waits for, and one that begins with
 // "ready" once the endpoint serves.
-func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stderr io.Writer) (err error) {
 	log, err := logs.Logger(stderr)
 	if err != nil {
 		return err
 	}
+	manager, err := daemon.ManagerOf(ctx, os.Getenv, clock.System(), log)
+	if err != nil {
+		return err
+	}
+	defer func() { manager.End(err) }()
 	cfg, err := loadConfig(dir)
 	if err != nil {
 		return err
@@ -60,8 +66,16 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
-		Progress:  func(line string) { fmt.Fprintln(stdout, line) },
-		PageCheck: func(path string) error { return pageCheck(ctx, path, stdout) },
+		Monitor: watch,
+		Progress: func(line string) {
+			manager.Status(line)
+			fmt.Fprintln(stdout, line)
+		},
+		Working:  manager.Working,
+		Stopping: manager.Stopping,
+		PageCheck: func(path string) error {
+			return whileChildrenWork(manager.Working, func() error { return pageCheck(ctx, path, stdout) })
+		},
 		Witness: func() (witness.Authority, error) {
 			if client, err = dialWitness(cfg); err != nil {
 				return nil, err
@@ -69,6 +83,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 			return client, nil
 		},
 		Ready: func(i server.Info) {
+			manager.Ready(fmt.Sprintf("serving, epoch %d activation %d", i.Certificate.Epoch, i.Certificate.Activation), daemon.ProgressFunc(i.Turn))
 			where := i.Socket
 			if i.QUIC != "" {
 				where += " quic " + i.QUIC

@@ -162,7 +162,7 @@ socket = %q
 
 # Where it listens for coordinators on other hosts, host:port over QUIC (UDP). Without the line
 # it does not.
-# quic = "0.0.0.0:7742"
+%s
 
 # How much output of one process is stored in output/. What comes beyond is still read and
 # counted, and covered by the evidence, but it cannot be read again.
@@ -179,6 +179,15 @@ max_processes = %d
 # A process gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and
 # XDG_RUNTIME_DIR from the environment of ownerd, TERM, and what its run adds; nothing else.
 # Without a cwd it starts in the home directory.
-`, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile,
-		c.MaxOutputBytes, c.MaxProcesses)
+
+`+daemon.MonitorText, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile, quicText(c.QUIC),
+		c.MaxOutputBytes, c.MaxProcesses, "127.0.0.1:9466")
+}
+
+// quicText is the line of the file that says where it listens over QUIC.
+func quicText(addr string) string {
+	if addr == "" {
+		return `# quic = "0.0.0.0:7742"`
+	}
+	return fmt.Sprintf("quic = %q", addr)
 }

@@ -12,6 +12,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/shell"
 	"coordinator/owner"
 
@@ -29,7 +30,7 @@ type identity struct {
 }
 
 func initCommand(state *string) *cobra.Command {
-	var output, witnessID, witnessKey string
+	var output, witnessID, witnessKey, quic string
 	var groups []int64
 	var existOK bool
 	c := &cobra.Command{
@@ -50,6 +51,11 @@ func initCommand(state *string) *cobra.Command {
 			}
 			if conf.Groups, err = parseGroups(groups); err != nil {
 				return daemon.Usage("--group: %w", err)
+			}
+			if conf.QUIC = quic; quic != "" {
+				if err := quicnet.CheckAddr(quic); err != nil {
+					return daemon.Usage("--quic must be the host:port to listen on: %w", err)
+				}
 			}
 			dir, err := stateDir(*state)
 			if err != nil {
@@ -77,6 +83,7 @@ next: enrol the coordinator's link key, then serve
 	c.Flags().StringVar(&witnessID, "witness-id", "", "32 hex digits of the witness whose certificates count (required)")
 	c.Flags().StringVar(&witnessKey, "witness-public-key", "", "its public key, ed25519:HEX (required)")
 	c.Flags().Int64SliceVar(&groups, "group", []int64{defaultGroup}, "terminal groups to serve")
+	c.Flags().StringVar(&quic, "quic", "", "HOST:PORT to serve coordinators of other users and hosts at (default: the Unix socket alone)")
 	c.Flags().BoolVar(&existOK, "exist-ok", false, "print the owner that is there already instead of refusing")
 	daemon.AddOutput(c, &output)
 	return c

@@ -42,9 +42,14 @@ func serveCommand(state *string) *cobra.Command {
 			}
 			ctx, stop := daemon.Signals(c.Context(), os.Exit)
 			defer stop()
-			err = serve(ctx, dir, log, func(socket string) {
+			manager, err := daemon.ManagerOf(ctx, os.Getenv, clock.System(), log)
+			if err != nil {
+				return err
+			}
+			err = serve(ctx, dir, log, manager, func(socket string) {
 				fmt.Fprintf(c.OutOrStdout(), "ready: owner %s listens on %s\n", dir, socket)
 			})
+			manager.End(err)
 			return coded(err)
 		},
 	}
@@ -54,7 +59,7 @@ func serveCommand(state *string) *cobra.Command {
 
 // serve runs the owner in dir until ctx ends. ready is called once it listens. On the way out
 // the connections end first, then the processes, and their ends are recorded.
-func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket string)) (err error) {
+func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Manager, ready func(socket string)) (err error) {
 	conf, err := loadConfig(dir)
 	if err != nil {
 		return err
@@ -75,6 +80,7 @@ func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket 
 	if err != nil {
 		home = "" // the root directory then
 	}
+	manager.Status("opening the journal and ending what a former incarnation left")
 	// The lock comes with the owner: everything below runs in one process at a time.
 	own, err := owner.Open(dir, owner.Options{
 		Fingerprint: handshake.FingerprintOf(key.Public()), Incarnation: incarnation, Groups: conf.Groups,
@@ -115,6 +121,10 @@ func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket 
 	}
 	log.Info("owner serves", "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "groups", fmt.Sprint(conf.Groups), "socket", conf.Socket, "quic", conf.QUIC)
+	watch.set(own, server)
+	defer watch.set(nil, nil)
+	watch.pulse.Serves(true)
+	manager.Ready("serving at "+conf.Socket, own)
 	ready(conf.Socket)
 	return run(ctx, log, own, registry, server, listener, remote)
 }

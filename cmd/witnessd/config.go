@@ -121,7 +121,7 @@ socket = %q
 
 # Where it listens for coordinators on other hosts, host:port over QUIC (UDP). Without the
 # line it does not.
-# quic = "0.0.0.0:7741"
+%s
 
 # Which coordinators may use this witness is not said here but in workload-keys: each record
 # names one coordinator. Add one with
@@ -129,11 +129,19 @@ socket = %q
 
 # The coordinator's state directory when it is on this machine. The witness refuses to share
 # a directory with it: whoever copies the one must not copy the other.
-`, c.WitnessID, minLeaseSecs, witness.MaxLeaseSecs, c.MaxLeaseSecs, socketFile)
+`, c.WitnessID, minLeaseSecs, witness.MaxLeaseSecs, c.MaxLeaseSecs, socketFile, quicText(c.QUIC))
 	if c.CoordinatorDir == "" {
 		b.WriteString("# coordinator_dir = \"/path/to/coordinator\"\n")
 	} else {
 		fmt.Fprintf(&b, "coordinator_dir = %q\n", c.CoordinatorDir)
 	}
 	return b.Bytes()
+}
+
+// quicText is the line of the file that says where it listens over QUIC.
+func quicText(addr string) string {
+	if addr == "" {
+		return `# quic = "0.0.0.0:7741"`
+	}
+	return fmt.Sprintf("quic = %q", addr)
 }

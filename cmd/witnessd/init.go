@@ -13,6 +13,7 @@ import (
 	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/shell"
 	"coordinator/witness"
 
@@ -29,7 +30,7 @@ type identity struct {
 }
 
 func initCommand(state *string) *cobra.Command {
-	var output, coordinatorDir string
+	var output, coordinatorDir, quic string
 	var maxLease uint16
 	var existOK bool
 	c := &cobra.Command{
@@ -43,6 +44,11 @@ func initCommand(state *string) *cobra.Command {
 			if maxLease < minLeaseSecs || maxLease > witness.MaxLeaseSecs {
 				return daemon.Usage("--max-lease-secs is %d, allowed %d to %d", maxLease, minLeaseSecs, witness.MaxLeaseSecs)
 			}
+			if quic != "" {
+				if err := quicnet.CheckAddr(quic); err != nil {
+					return daemon.Usage("--quic must be the host:port to listen on: %w", err)
+				}
+			}
 			dir, err := stateDir(*state)
 			if err != nil {
 				return err
@@ -52,7 +58,7 @@ func initCommand(state *string) *cobra.Command {
 					return err
 				}
 			}
-			id, err := initialise(dir, coordinatorDir, maxLease, existOK)
+			id, err := initialise(dir, &config{MaxLeaseSecs: maxLease, CoordinatorDir: coordinatorDir, QUIC: quic}, existOK)
 			if err != nil {
 				return err
 			}
@@ -73,6 +79,7 @@ next: enrol the coordinator's link key, then serve
 	}
 	c.Flags().StringVar(&coordinatorDir, "coordinator-dir", "", "the coordinator's state directory, to be kept apart from")
 	c.Flags().Uint16Var(&maxLease, "max-lease-secs", witness.MaxLeaseSecs, "the longest lease that a coordinator may ask for")
+	c.Flags().StringVar(&quic, "quic", "", "HOST:PORT to serve coordinators of other users and hosts at (default: the Unix socket alone)")
 	c.Flags().BoolVar(&existOK, "exist-ok", false, "print the witness that is there already instead of refusing")
 	daemon.AddOutput(c, &output)
 	return c
@@ -81,7 +88,7 @@ next: enrol the coordinator's link key, then serve
 // initialise makes whatever a new witness lacks. witness.toml comes last: as long as it is
 // missing an interrupted init can be run again, and once it is there nothing is made any more,
 // so that a lost state file is never taken for a new witness's.
-func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*identity, error) {
+func initialise(dir string, conf *config, existOK bool) (*identity, error) {
 	_, missing := os.Lstat(dir)
 	if err := durable.MkdirPrivate(dir); err != nil {
 		return nil, fmt.Errorf("witness directory: %w", err)
@@ -93,7 +100,7 @@ func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*ide
 		}
 		return describe(dir)
 	}
-	if err := witness.CheckPlacement(dir, coordinatorDir); err != nil {
+	if err := witness.CheckPlacement(dir, conf.CoordinatorDir); err != nil {
 		if errors.Is(missing, fs.ErrNotExist) {
 			os.Remove(dir) //nolint:errcheck // it was made to be looked at, and nothing is in it
 		}
@@ -117,8 +124,8 @@ func initialise(dir, coordinatorDir string, maxLease uint16, existOK bool) (*ide
 	} else if err != nil {
 		return nil, coded(err)
 	}
-	text := configText(&config{WitnessID: id, MaxLeaseSecs: maxLease, CoordinatorDir: coordinatorDir})
-	if err := durable.Create(path, text, durable.PrivateFile); err != nil {
+	conf.WitnessID = id
+	if err := durable.Create(path, configText(conf), durable.PrivateFile); err != nil {
 		return nil, err
 	}
 	return describe(dir)

@@ -38,9 +38,14 @@ func serveCommand(state *string) *cobra.Command {
 			}
 			ctx, stop := daemon.Signals(c.Context(), os.Exit)
 			defer stop()
-			err = serve(ctx, dir, log, func(socket string) {
+			manager, err := daemon.ManagerOf(ctx, os.Getenv, clock.System(), log)
+			if err != nil {
+				return err
+			}
+			err = serve(ctx, dir, log, manager, func(socket string) {
 				fmt.Fprintf(c.OutOrStdout(), "ready: witness %s listens on %s\n", dir, socket)
 			})
+			manager.End(err)
 			return coded(err)
 		},
 	}
@@ -49,7 +54,7 @@ func serveCommand(state *string) *cobra.Command {
 }
 
 // serve runs the witness in dir until ctx ends. ready is called once it listens.
-func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket string)) (err error) {
+func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Manager, ready func(socket string)) (err error) {
 	conf, err := loadConfig(dir)
 	if err != nil {
 		return err
@@ -104,6 +109,10 @@ func serve(ctx context.Context, dir string, log *slog.Logger, ready func(socket 
 	}
 	log.Info("witness serves", "witness", conf.WitnessID.String(), "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "socket", conf.Socket, "quic", conf.QUIC)
+	watch.set(w, server)
+	defer watch.set(nil, nil)
+	watch.pulse.Serves(true)
+	manager.Ready("serving at "+conf.Socket, w)
 	ready(conf.Socket)
 	return run(ctx, log, registry, server, listener, remote)
 }

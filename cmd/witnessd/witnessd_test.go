@@ -419,7 +419,7 @@ func TestServeInProcess(t *testing.T) {
 	defer cancel()
 	log, err := (&daemon.LogFlags{Format: "text", Level: "error"}).Logger(os.Stderr)
 	require.NoError(t, err)
-	err = serve(ctx, dir, log, func(string) { cancel() }) // goleak finds what serve leaves behind
+	err = serve(ctx, dir, log, nil, func(string) { cancel() }) // goleak finds what serve leaves behind
 	require.NoError(t, err)
 	require.False(t, errors.Is(ctx.Err(), context.DeadlineExceeded))
 }

@@ -216,6 +216,7 @@ func (s *Store) loadFiles(segs []*segment) (*applied, error) {
 // loadRows brings the live tree into memory and what the last checkpoint could not place.
 func (s *Store) loadRows() error {
 	err := s.hist.loadRows(bucketLive, func(c *change) error {
+		s.opts.Working()
 		s.mem.live.Set(c.row)
 		return nil
 	})
@@ -223,6 +224,7 @@ func (s *Store) loadRows() error {
 		return err
 	}
 	return s.hist.loadRows(bucketCarry, func(c *change) error {
+		s.opts.Working()
 		s.mem.active.put(c)
 		s.carried[c.key] = c.commit
 		return nil
@@ -255,6 +257,7 @@ func (s *Store) replay(a *applied) error {
 		return corrupt(s.hist.path, -1, "commit %d in the log is not the one that was applied here: the files are of different copies", a.state.Commit)
 	}
 	return s.log.each(s.log.segs, mark{commit: a.state.Commit + 1}, func(seg *segment, off int64, h recordHead, body []byte) (bool, error) {
+		s.opts.Working()
 		items, err := decodeRecord(seg, off, h, body)
 		if err != nil {
 			return false, err

@@ -43,6 +43,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Progress gets lines while Open works. Nil discards.
 	Progress func(string)
+	// Working is called often while Open reads and applies: proof that it goes on. It must
+	// not wait. Nil is ignored.
+	Working func()
 	// PageCheck checks the pages of state.db after an unclean stop, and always while the file
 	// has no more than PageCheckBytes, before this process maps
 	// the file: a damaged page can kill the process that reads it, so the caller runs
@@ -109,6 +112,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
+	}
+	if o.Working == nil {
+		o.Working = func() {}
 	}
 	if o.FreeBytes == nil {
 		o.FreeBytes = func() uint64 { return math.MaxUint64 }
