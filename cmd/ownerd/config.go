@@ -179,9 +179,8 @@ max_processes = %d
 # A process gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and
 # XDG_RUNTIME_DIR from the environment of ownerd, TERM, and what its run adds; nothing else.
 # Without a cwd it starts in the home directory.
-
-`+daemon.MonitorText, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile, quicText(c.QUIC),
-		c.MaxOutputBytes, c.MaxProcesses, "127.0.0.1:9466")
+`, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile, quicText(c.QUIC),
+		c.MaxOutputBytes, c.MaxProcesses)
 }
 
 // quicText is the line of the file that says where it listens over QUIC.

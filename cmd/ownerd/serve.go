@@ -121,9 +121,6 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	}
 	log.Info("owner serves", "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "groups", fmt.Sprint(conf.Groups), "socket", conf.Socket, "quic", conf.QUIC)
-	watch.set(own, server)
-	defer watch.set(nil, nil)
-	watch.pulse.Serves(true)
 	manager.Ready("serving at "+conf.Socket, own)
 	ready(conf.Socket)
 	return run(ctx, log, own, registry, server, listener, remote)

@@ -109,9 +109,6 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	}
 	log.Info("witness serves", "witness", conf.WitnessID.String(), "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "socket", conf.Socket, "quic", conf.QUIC)
-	watch.set(w, server)
-	defer watch.set(nil, nil)
-	watch.pulse.Serves(true)
 	manager.Ready("serving at "+conf.Socket, w)
 	ready(conf.Socket)
 	return run(ctx, log, registry, server, listener, remote)
