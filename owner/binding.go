@@ -31,6 +31,8 @@ type binding struct {
 	grace time.Duration
 	log   *slog.Logger
 
+	unstored bool // owned by record: that output is no longer stored was said
+
 	wake    chan struct{} // one slot: output came
 	full    chan struct{} // one slot: a range is complete
 	drained chan struct{} // closed when the terminal has ended
@@ -99,6 +101,7 @@ func (b *binding) run() {
 		b.log.Error("facts could not be recorded", "cause", err)
 		return
 	}
+	b.o.meters.Ended.Add(1)
 	b.log.Info("process ended", "status", status.Status, "known", status.Known, "hung_up", held)
 	b.finishKill()
 }
@@ -236,7 +239,9 @@ func (b *binding) flush() error {
 	if len(ranges) == 0 {
 		return nil
 	}
-	if err := b.out.sync(); err != nil {
+	if err := b.out.sync(); err != nil && !b.unstored {
+		b.unstored = true
+		b.o.meters.Unstored.Add(1)
 		b.log.Warn("output is no longer stored", "cause", err)
 	}
 	facts := make([]factRow, 0, len(ranges)+1)
@@ -248,7 +253,11 @@ func (b *binding) flush() error {
 	if rang {
 		facts = append(facts, fact(frames.FactAttention, &frames.Attention{Kind: frames.AttentionBell}))
 	}
-	return b.o.recordFacts(b.id, facts, n, false)
+	if err := b.o.recordFacts(b.id, facts, n, false); err != nil {
+		return err
+	}
+	b.o.meters.Output.Add(n)
+	return nil
 }
 
 // fact makes a row of a payload, which is always of good form.

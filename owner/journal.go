@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"time"
 
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/internal/boltfile"
 	"coordinator/internal/durable"
+	"coordinator/internal/meter"
 
 	bolt "go.etcd.io/bbolt"
 )
@@ -50,8 +52,9 @@ type journal struct {
 	schema  uint32
 	owner   frames.Fingerprint
 	changes chan *change
-	counts  rowCounts     // owned by the writer
-	failing chan struct{} // closed once failed is set
+	counts  rowCounts        // owned by the writer
+	took    *meter.Histogram // of transactions that wrote
+	failing chan struct{}    // closed once failed is set
 	join    sync.WaitGroup
 
 	mu     sync.RWMutex
@@ -100,7 +103,7 @@ func openJournal(path string, owner frames.Fingerprint, known boltfile.Schemas, 
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{db: db, schema: head.Schema, owner: owner, counts: head.Counts, changes: make(chan *change, maxChanges), failing: make(chan struct{})}
+	j := &journal{db: db, schema: head.Schema, owner: owner, counts: head.Counts, took: meter.NewDurations(meter.FlushBounds...), changes: make(chan *change, maxChanges), failing: make(chan struct{})}
 	j.join.Go(j.write)
 	return j, nil
 }
@@ -267,6 +270,7 @@ var errNothing = errors.New("nothing to write")
 
 func (j *journal) commit(batch []*change) error {
 	t := &txn{counts: j.counts}
+	began := time.Now()
 	err := boltfile.Guard(func() error {
 		return j.db.Update(func(tx *bolt.Tx) error {
 			t.tx = tx
@@ -290,6 +294,7 @@ func (j *journal) commit(batch []*change) error {
 		return nil
 	}
 	if err == nil {
+		j.took.Took(time.Since(began))
 		j.counts = t.counts
 	}
 	return err

@@ -70,6 +70,7 @@ type Owner struct {
 	lock   *durable.Lock
 	j      *journal
 	launch launcher
+	meters *Meters
 
 	stopping chan struct{}  // closed when Close begins
 	wg       sync.WaitGroup // effects in hand and bindings; added to under mu, before closed
@@ -128,7 +129,8 @@ func Open(dir string, o Options) (*Owner, error) {
 		live: map[frames.BindingID]*binding{}, inHand: map[frames.EffectAttemptID]*hand{},
 		fences: map[frames.CoordinatorID]*fence{}, watchers: map[frames.BindingID]map[watcher]struct{}{},
 	}
-	if w.j, err = openJournal(filepath.Join(dir, journalFile), o.Fingerprint, o.schemas, func(line string) { o.Logger.Info(line) }); err == nil {
+	if w.j, err = openJournal(filepath.Join(dir, journalFile), o.Fingerprint, o.schemas, func(line string) { o.Logger.Info("file is migrated", "step", line) }); err == nil {
+		w.meters = &Meters{Journal: w.j.took}
 		if err = w.adopt(); err != nil {
 			err = errors.Join(err, w.j.close())
 		}

@@ -15,6 +15,7 @@ func (o *Owner) spawn(f *DispatchEffect, a *admission) error {
 	defer func() { <-o.starts }()
 	id := frames.BindingID(f.Target.PendingBindingID)
 	reject := func(err error) error {
+		o.meters.Rejected.Add(1)
 		o.log.Warn("process was not started", "binding", id.String(), "cause", err)
 		return o.settle(f.Attempt, outcome{state: frames.EffectRejected, message: err.Error()}, func(t *txn) {
 			if _, ok := t.binding(id); ok {
@@ -83,6 +84,7 @@ func (o *Owner) open(attempt frames.EffectAttemptID, id frames.BindingID, b *bin
 		b.kill() //nolint:errcheck // it has ended by itself then
 		return err
 	}
+	o.meters.Started.Add(1)
 	b.log.Info("process started", "attempt", attempt.String())
 	o.factsCame(id)
 	return nil

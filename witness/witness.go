@@ -19,6 +19,7 @@ import (
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 	"coordinator/internal/failpoint"
+	"coordinator/internal/meter"
 )
 
 const (
@@ -67,6 +68,8 @@ type Witness struct {
 	log  *slog.Logger
 	lock *durable.Lock
 
+	meters Meters
+
 	mu     sync.Mutex
 	ledger *ledger                         // guarded by mu; nil once closed
 	leases map[frames.CoordinatorID]*lease // guarded by mu; what is durable, never ahead of it
@@ -105,7 +108,7 @@ func Open(dir string, o Options) (*Witness, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Witness{opt: o, log: o.Logger, lock: lock}
+	w := &Witness{opt: o, log: o.Logger, lock: lock, meters: Meters{Store: meter.NewDurations(meter.FlushBounds...)}}
 	if w.ledger, w.leases, err = openLedger(filepath.Join(dir, stateFile), o.ID, o.schemas, func(line string) { o.Logger.Info(line) }); err == nil {
 		if err = w.adoptBoot(); err != nil {
 			err = errors.Join(err, w.ledger.close())
@@ -187,6 +190,7 @@ func (w *Witness) Activate(holder frames.KeyID, c frames.CoordinatorID, epoch fr
 	if err != nil {
 		return frames.Certificate{}, err
 	}
+	w.meters.Granted.Add(1)
 	w.log.Info("activated", "coordinator", c.String(), "epoch", uint64(l.Epoch), "activation", uint64(l.Activation),
 		"incarnation", inc.String(), "key", shortKey(holder), "lease_secs", leaseSecs)
 	return w.sign(c, l, token)
@@ -237,6 +241,7 @@ func (w *Witness) Renew(c frames.CoordinatorID, epoch frames.AuthorityEpoch, act
 	if err != nil {
 		return frames.Certificate{}, err
 	}
+	w.meters.Renewed.Add(1)
 	return w.sign(c, l, token)
 }
 
@@ -269,6 +274,7 @@ func (w *Witness) renew(c frames.CoordinatorID, epoch frames.AuthorityEpoch, act
 func (w *Witness) Relinquish(holder frames.KeyID, c frames.CoordinatorID, token [32]byte, inc frames.IncarnationID) error {
 	l, changed, err := w.relinquish(holder, c, token, inc)
 	if err == nil && changed {
+		w.meters.Relinquished.Add(1)
 		w.log.Info("relinquished", "coordinator", c.String(), "epoch", uint64(l.Epoch), "activation", uint64(l.Activation), "incarnation", inc.String())
 	}
 	return err
@@ -346,7 +352,9 @@ func (w *Witness) storeLocked(c frames.CoordinatorID, l lease) error {
 	err := w.lock.Check()
 	if err == nil {
 		failpoint.Hit("witness-built")
+		began := time.Now()
 		err = w.ledger.put(map[frames.CoordinatorID]*lease{c: &l})
+		w.meters.Store.Took(time.Since(began))
 	}
 	if err != nil {
 		w.failed = fmt.Errorf("%w: %w", ErrFailed, err)
