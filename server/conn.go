@@ -72,19 +72,20 @@ const (
 // conn is one connection from accept to close. Its reader, its writer and its
 // supervisor are three goroutines; serve returns once all have ended.
 type conn struct {
-	srv      *Server
-	nc       net.Conn
-	channel  handshake.Channel
-	log      *slog.Logger
-	lanes    *lanes
-	ctx      context.Context // ends when the connection is cut
-	cancel   context.CancelFunc
-	gone     <-chan struct{} // ctx.Done()
-	failed   chan struct{}   // closed when its last frame is queued
-	welcomed chan struct{}   // closed when HELLO_OK is queued
-	number   uint64          // of the connection, rising
-	process  uint64          // at the other end of a Unix socket, else 0
-	settled  bool            // guarded by srv.mu: no longer counts as unauthenticated
+	srv       *Server
+	nc        net.Conn
+	channel   handshake.Channel
+	log       *slog.Logger
+	lanes     *lanes
+	ctx       context.Context // ends when the connection is cut
+	cancel    context.CancelFunc
+	gone      <-chan struct{} // ctx.Done()
+	failed    chan struct{}   // closed when its last frame is queued
+	welcomed  chan struct{}   // closed when HELLO_OK is queued
+	number    uint64          // of the connection, rising
+	process   uint64          // at the other end of a Unix socket, else 0
+	transport Transport
+	settled   bool // guarded by srv.mu: no longer counts as unauthenticated
 
 	// Owned by readLoop.
 	state    connState
@@ -96,6 +97,9 @@ type conn struct {
 	streams  *stream.Session
 	account  *quota.Account
 	granted  *handshake.Grant
+	requests uint64       // accepted ones
+	claimed  frames.KeyID // of a proof that was refused
+	denied   string       // why; for this side alone
 
 	grant   atomic.Pointer[handshake.Grant] // nil before COORD_HELLO_OK
 	feed    atomic.Pointer[stream.Session]  // what writeLoop pulls from; nil before the proof
@@ -103,6 +107,7 @@ type conn struct {
 	first   atomic.Bool                     // a whole frame has been read
 	asked   atomic.Int64                    // boot reading at which the challenge was queued, negative before
 	stuck   atomic.Bool                     // a write waits for the peer
+	refused atomic.Uint64                   // COORD_ERRORs queued
 
 	mu       sync.Mutex
 	occupied map[frames.RequestID]struct{} // guarded by mu: requests without a terminal reply
@@ -115,7 +120,7 @@ func newConn(s *Server, nc net.Conn, ch handshake.Channel, id uint64) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
 		srv: s, nc: nc, channel: ch,
-		number: id, log: s.log.With("conn", id),
+		number: id, log: s.log.With("conn", id), transport: transportOf(ch),
 		lanes: newLanes(int(s.quotas.Limits()[quota.OfConnection][quota.Requests]) + spareReplies),
 		ctx:   ctx, cancel: cancel, gone: ctx.Done(),
 		failed:   make(chan struct{}),
@@ -135,11 +140,7 @@ func (c *conn) serve() {
 	go func() { written <- c.writeLoop() }()
 	cause := c.supervise(accepted, read, written)
 	c.release()
-	if c.grant.Load() == nil {
-		c.srv.strangers.say(c.log, slog.LevelInfo, "connection closed", "cause", cause)
-		return
-	}
-	c.log.Info("connection closed", "cause", cause)
+	c.tellEnd(accepted, cause)
 }
 
 // supervise watches the connection's times and waits for both loops. It returns
@@ -429,6 +430,8 @@ func (c *conn) hasFailed() bool {
 
 // errorFrame encodes a COORD_ERROR whose text fits the selected frame cap [D-40].
 func (c *conn) errorFrame(req frames.RequestID, code frames.Code, text string) []byte {
+	c.refused.Add(1)
+	c.srv.meters.refusal(code)
 	frame, err := frames.Append(nil, &frames.CoordError{RequestID: req, Code: code, Message: clip(text, frames.MaxText)})
 	if err != nil {
 		panic(fmt.Sprintf("server: encode an error frame: %v", err))

@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"log/slog"
 	"time"
 
 	"coordinator/codec"
@@ -106,7 +105,7 @@ func (c *conn) takeResponse(body []byte) error {
 	}
 	grant, err := c.exchange.Finish(&m)
 	if err != nil {
-		c.srv.strangers.say(c.log, slog.LevelWarn, "workload proof refused", "key", m.KeyID, "reason", c.exchange.Reason())
+		c.claimed, c.denied = m.KeyID, c.exchange.Reason()
 		return authenticationError(err)
 	}
 	c.granted = grant // given back by release, whatever follows
@@ -151,7 +150,6 @@ func (c *conn) welcome(grant *handshake.Grant, retention uint64) error {
 	c.ready = true
 	close(c.welcomed)
 	c.srv.authenticated(c)
-	c.log.Info("connection authenticated", "principal", grant.KeyID, "client", clip(c.hello.Name, frames.MaxName))
 	return c.lanes.putControl(frame)
 }
 

@@ -77,9 +77,17 @@ func passing(err error) bool {
 // errCrowded refuses a connection at accept [D-7].
 var errCrowded = errors.New("too many unauthenticated connections")
 
-// refused tells of a connection that was closed at accept.
-func (s *Server) refused(err error) {
-	s.refusals.say(s.log, slog.LevelWarn, "connection refused", "err", err)
+// refused counts and tells of a connection of this machine that was closed at accept.
+func (s *Server) refused(err error) { s.refusedOn(Unix, err) }
+
+// refusedOn is refused on any transport.
+func (s *Server) refusedOn(t Transport, err error) {
+	if errors.Is(err, errCrowded) {
+		s.meters.crowded.Add(1)
+	} else {
+		s.meters.foreign.Add(1)
+	}
+	s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", t.String(), "reason", reasonText(err))
 }
 
 // takeConn asks the kernel who connected and serves the connection.

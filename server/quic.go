@@ -67,7 +67,7 @@ func (s *Server) acceptRemote(l *quicnet.Listener) error {
 			return err
 		}
 		if !s.Serve(c, handshake.TLSExporter{Export: c.Export}) {
-			s.refused(errCrowded)
+			s.refusedOn(QUIC, errCrowded)
 			c.Close()
 		}
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"log/slog"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -69,7 +70,7 @@ func (r *request) refuse(err error) {
 	var refused *frames.Refusal
 	if !errors.As(err, &refused) {
 		refused = frames.Refuse(frames.CodeInternal, "internal error")
-		c.log.Error("request failed", "request", r.id, "err", err)
+		c.srv.lines.faults.Say(c.log, slog.LevelError, "request failed", "request", r.id, "err", err)
 	}
 	if refused.Code.Fatal() {
 		c.fail(r.id, refused)
@@ -110,6 +111,7 @@ func (c *conn) handle(t frames.Type, body []byte) (frames.RequestID, error) {
 	if err != nil {
 		return requestOf(body), refusalOf(err)
 	}
+	c.srv.meters.requests[t].Add(1)
 	switch m := f.(type) {
 	case *frames.CoordCommand:
 		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { c.command(r, m) })
@@ -157,6 +159,7 @@ func (c *conn) request(id frames.RequestID, guard *frames.AuthorityGuard, do fun
 	if err := c.mayAct(); err != nil {
 		return err
 	}
+	c.requests++
 	r := &request{c: c, id: id}
 	var err error
 	if r.charge, err = c.account.Take(quota.Requests, 1); err != nil {
@@ -200,7 +203,7 @@ func (c *conn) command(r *request, m *frames.CoordCommand) {
 // the operation up under the next activation.
 func (c *conn) commandDone(r *request, result frames.OperationResult, err error) {
 	if errors.Is(err, commit.ErrUnacknowledged) {
-		c.log.Error("command left unanswered", "request", r.id, "err", err)
+		c.srv.lines.faults.Say(c.log, slog.LevelError, "command left unanswered", "request", r.id, "err", err)
 		return
 	}
 	if err == nil {

@@ -71,6 +71,9 @@ type Options struct {
 	// must not wait. Nil is ignored.
 	Working func()
 
+	// Monitor watches the coordinator. Nil is ignored.
+	Monitor *Monitor
+
 	built func(*Server) // for tests of this package
 }
 
@@ -138,9 +141,9 @@ type Server struct {
 	// tended is taken by the task that tends the store each time it comes round.
 	tended chan struct{}
 
-	local     chan struct{} // holds a token for each connection at the Unix socket
-	refusals  seldom        // lines about connections that were closed at accept
-	strangers seldom        // lines about those that never were authenticated
+	local  chan struct{} // holds a token for each connection at the Unix socket
+	lines  lines
+	meters meters
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu

@@ -39,6 +39,7 @@ const (
 // authority.ErrFenced, store.ErrOutcomeUnknown.
 func Run(ctx context.Context, o Options) error {
 	o = o.withDefaults()
+	o.Progress = o.Monitor.follow(o.Progress)
 	if path := o.path(SocketFile); len(path) > sock.MaxPath {
 		return &sock.PathTooLongError{Path: path, Len: len(path), Max: sock.MaxPath}
 	}
@@ -58,6 +59,7 @@ func Run(ctx context.Context, o Options) error {
 	if asked(ctx, err) {
 		err = nil
 	}
+	o.Monitor.ended(err)
 	// A failure to close is one of the history's file, after everything was
 	// acknowledged from the log.
 	if cerr := st.Close(); err == nil && cerr != nil {
@@ -139,7 +141,7 @@ func newServer(o Options, st *store.Store) (*Server, error) {
 	}
 	return &Server{
 		clock: o.Clock, log: o.Logger, offer: frames.ReferenceLimits(), store: st, quotas: quotas,
-		refusals: seldom{clock: o.Clock}, strangers: seldom{clock: o.Clock},
+		lines:  newLines(o.Clock),
 		broken: make(chan error, 1), retained: make(chan struct{}, 1), conns: make(map[*conn]struct{}), waitingOf: make(map[uint64]int),
 	}, nil
 }
@@ -209,6 +211,13 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	writing := start(s.writer.Run)
 	expiring := start(s.streams.Run)
 	var following, tending, sending *task
+	telling := start(func(ctx context.Context) error {
+		s.lines.run(ctx, o.Logger)
+		return nil
+	})
+	defer telling.stop() //nolint:errcheck // always nil
+	o.Monitor.watch(s, keeper, &o)
+	defer o.Monitor.unwatch()
 
 	near, err := s.install(ctx, o, act)
 	var remote *remote
@@ -226,6 +235,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 		sending = start(s.send)
 		near.serve(s)
 		o.Logger.Info("serving", "socket", o.path(SocketFile), "quic", remote.addr(), "epoch", act.Certificate.Epoch, "activation", act.Certificate.Activation)
+		o.Monitor.serving()
 		if o.Ready != nil {
 			o.Ready(Info{
 				Socket: o.path(SocketFile), QUIC: remote.addr(), Fingerprint: s.pin, Certificate: act.Certificate,
@@ -233,6 +243,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 			})
 		}
 		err = s.wait(ctx, writing, near.accepting)
+		o.Monitor.stopping(err)
 		if o.Stopping != nil {
 			o.Stopping(err)
 		}

@@ -404,7 +404,7 @@ func TestUpShowsConnectionsOnlyWhenAsked(t *testing.T) {
 		require.NoError(t, u.cmd.Process.Signal(stop))
 		require.NoError(t, u.wait())
 		said := u.errout.String()
-		require.Equal(t, flags != nil, strings.Contains(said, "connection authenticated"), said)
+		require.Equal(t, flags != nil, strings.Contains(said, "connection ended"), said)
 		require.Contains(t, said, "msg=serving")
 		require.Contains(t, said, "msg=relinquished")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ const (
 const AuthFailed = "authentication failed"
 
 var (
+	errCrowded          = errors.New("too many unauthenticated connections")
 	errOtherCoordinator = errors.New("the key may act for another coordinator only")
 
 	errSilent  = errors.New("peer was silent for too long")
@@ -79,6 +81,14 @@ type Conn struct {
 	grant atomic.Pointer[handshake.Grant] // set once, before HELLO_OK is queued
 	fault atomic.Pointer[FatalError]      // the first error that was queued as the last frame
 
+	transport Transport
+	log       *slog.Logger
+	refused   atomic.Uint64 // COORD_ERRORs queued
+
+	requests uint64       // owned by the reader; read after serve
+	claimed  frames.KeyID // owned by the reader: of a proof that was refused
+	denied   string       // owned by the reader: why, for this side alone
+
 	hello   *Hello        // owned by the reader; constant once the session exists
 	settled *frames.KeyID // owned by the reader; read after serve
 	session Session       // owned by the reader; read after serve
@@ -109,14 +119,20 @@ func (e *FatalError) Unwrap() error { return e.Cause }
 // matches the server's Failed when the process must stop.
 func (s *Server) ServeConn(ctx context.Context, nc net.Conn, ch handshake.Channel) error {
 	if !s.enter() {
+		s.meters.crowded.Add(1)
+		s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", transportOf(ch).String(), "reason", errCrowded)
 		return nc.Close()
 	}
 	c := &Conn{
-		srv: s, nc: nc, ch: ch, out: make(chan outFrame, outFrames), bulk: make(chan outFrame),
+		srv: s, nc: nc, ch: ch, transport: transportOf(ch), log: s.log.With("conn", s.number.Add(1)), out: make(chan outFrame, outFrames), bulk: make(chan outFrame),
 		moved: make(chan stage), done: make(chan struct{}),
 	}
-	c.heard.Store(int64(s.opt.Clock.Now().Boot))
+	began := s.opt.Clock.Now().Boot
+	c.heard.Store(int64(began))
+	s.meters.accepted[c.transport].Add(1)
+	s.meters.open[c.transport][stranger].Add(1)
 	err := c.serve(ctx)
+	s.meters.open[c.transport][c.standing()].Add(-1)
 	if g := c.grant.Load(); g != nil {
 		g.Release()
 	}
@@ -125,15 +141,19 @@ func (s *Server) ServeConn(ctx context.Context, nc net.Conn, ch handshake.Channe
 		c.session.Ended()
 	}
 	s.leave(c.settled)
+	c.tellEnd(s.opt.Clock.Now().Boot-began, err)
 	if s.opt.Failed != nil && errors.Is(err, s.opt.Failed) {
 		return err
 	}
-	var coordinator frames.CoordinatorID
-	if c.hello != nil {
-		coordinator = c.hello.CoordinatorID
-	}
-	s.log.Debug("connection ended", "coordinator", coordinator.String(), "cause", err)
 	return nil
+}
+
+// standing is where the connection counts once it has ended.
+func (c *Conn) standing() int {
+	if c.settled == nil {
+		return stranger
+	}
+	return proved
 }
 
 // Coordinator is the one that the peer acts for; its key's record names it.
@@ -228,7 +248,7 @@ func (c *Conn) endWith(ctx context.Context, err error) error {
 // finish queues the error that ends the connection.
 func (c *Conn) finish(e *FatalError) error {
 	c.fault.CompareAndSwap(nil, e)
-	b, err := Append(nil, &frames.CoordError{RequestID: e.Request, Code: e.Code, Message: e.Text})
+	b, err := c.encode(&frames.CoordError{RequestID: e.Request, Code: e.Code, Message: e.Text})
 	if err != nil {
 		return err
 	}
@@ -325,13 +345,16 @@ func (c *Conn) shake(ctx context.Context, r *Reader) error {
 	if err != nil {
 		return err
 	}
-	grant, err := x.Finish(f.(*frames.WorkloadResponse))
+	response := f.(*frames.WorkloadResponse)
+	grant, err := x.Finish(response)
 	if err == nil && grant.Coordinator != hello.CoordinatorID {
 		grant.Release()
 		err = errOtherCoordinator
 	}
 	if err != nil {
-		c.srv.log.Warn("authentication refused", "coordinator", hello.CoordinatorID.String(), "cause", err, "reason", x.Reason())
+		if c.claimed, c.denied = response.KeyID, x.Reason(); c.denied == "" {
+			c.denied = err.Error()
+		}
 		return &FatalError{Code: frames.CodeAuthenticationFailed, Text: AuthFailed, Cause: err}
 	}
 	if !c.srv.settle(grant.KeyID) {
@@ -344,7 +367,8 @@ func (c *Conn) shake(ctx context.Context, r *Reader) error {
 		nc.Settled() // its listener counts it among the unauthenticated so far
 	}
 	c.grant.Store(grant)
-	c.srv.log.Debug("authenticated", "coordinator", c.Coordinator().String(), "key", shortKey(key), "client", hello.Name)
+	c.srv.meters.open[c.transport][stranger].Add(-1)
+	c.srv.meters.open[c.transport][proved].Add(1)
 	var ok HelloOK
 	ok, c.session = c.srv.opt.Open(c)
 	if err := c.Send(ok); err != nil {
@@ -412,6 +436,8 @@ func (c *Conn) request(ctx context.Context, r *Reader) error {
 	case *frames.CoordError:
 		return io.EOF
 	default:
+		c.requests++
+		c.srv.meters.requests[f.Type()].Add(1)
 		return c.session.Handle(ctx, f)
 	}
 }
@@ -429,7 +455,7 @@ func (c *Conn) CheckGrant() *FatalError {
 // Send queues a reply for the writer and never waits: a peer that is owed too many does not
 // read.
 func (c *Conn) Send(f frames.Frame) error {
-	b, err := Append(nil, f)
+	b, err := c.encode(f)
 	if err != nil {
 		return err
 	}
@@ -444,7 +470,7 @@ func (c *Conn) Send(f frames.Frame) error {
 // SendBulk hands a frame of a stream to the writer once it has nothing more urgent, which a
 // slow peer may delay for as long as ctx.
 func (c *Conn) SendBulk(ctx context.Context, f frames.Frame) error {
-	b, err := Append(nil, f)
+	b, err := c.encode(f)
 	if err != nil {
 		return err
 	}
@@ -492,7 +518,7 @@ func (c *Conn) writeLoop(ctx context.Context) error {
 		if gone := c.CheckGrant(); gone != nil && !f.last {
 			c.fault.CompareAndSwap(nil, gone)
 			f.last = true
-			if f.b, err = Append(nil, &frames.CoordError{Code: gone.Code, Message: gone.Text}); err != nil {
+			if f.b, err = c.encode(&frames.CoordError{Code: gone.Code, Message: gone.Text}); err != nil {
 				return err
 			}
 		}
@@ -504,6 +530,3 @@ func (c *Conn) writeLoop(ctx context.Context) error {
 		}
 	}
 }
-
-// shortKey names a key in a log line.
-func shortKey(k frames.KeyID) string { return fmt.Sprintf("%x", k[:6]) }

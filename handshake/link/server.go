@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -60,14 +61,16 @@ type ServerOptions struct {
 // A Server speaks a link. It knows no transport: [Server.Serve] feeds it from a Unix socket,
 // [Server.ServeQUIC] from QUIC, and another one may call [Server.ServeConn].
 type Server struct {
-	opt ServerOptions
-	log *slog.Logger
+	opt    ServerOptions
+	log    *slog.Logger
+	lines  lines
+	meters meters
+	number atomic.Uint64 // of the last connection
 
-	mu       sync.Mutex
-	pending  int                  // guarded by mu; connections before HELLO_OK
-	settled  int                  // guarded by mu; connections after it
-	perKey   map[frames.KeyID]int // guarded by mu; of the settled ones
-	lastSkip time.Duration        // guarded by mu; BOOTTIME of the last line about a full house
+	mu      sync.Mutex
+	pending int                  // guarded by mu; connections before HELLO_OK
+	settled int                  // guarded by mu; connections after it
+	perKey  map[frames.KeyID]int // guarded by mu; of the settled ones
 }
 
 // NewServer makes a server.
@@ -87,7 +90,7 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{opt: o, log: o.Logger, perKey: map[frames.KeyID]int{}}, nil
+	return &Server{opt: o, log: o.Logger, lines: newLines(o.Clock), perKey: map[frames.KeyID]int{}}, nil
 }
 
 // A Listener is what Serve accepts from; *sock.Listener is one.
@@ -117,6 +120,7 @@ func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(conte
 	defer wg.Wait()
 	defer cancel(nil)
 	wg.Go(func() { <-ctx.Done(); l.Close() })
+	wg.Go(func() { s.lines.run(ctx, s.log) })
 	for {
 		one, err := next()
 		switch {
@@ -132,7 +136,7 @@ func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(conte
 			}
 			return nil
 		case exhausted(err):
-			s.log.Warn("accepting rests", "cause", err)
+			s.lines.refusals.Say(s.log, slog.LevelWarn, "accepting pauses", "err", err)
 			s.pause(ctx, acceptPause)
 		default:
 			return fmt.Errorf("%s server: accept: %w", s.opt.Namespace.Service.Name, err)
@@ -146,7 +150,8 @@ func (s *Server) failed(err error) bool { return s.opt.Failed != nil && errors.I
 func (s *Server) serveUnix(ctx context.Context, c *net.UnixConn) error {
 	cred, err := sock.SameUser(c)
 	if err != nil {
-		s.log.Warn("connection refused", "cause", err)
+		s.meters.foreign.Add(1)
+		s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", Unix.String(), "reason", err)
 		return c.Close()
 	}
 	return s.ServeConn(ctx, c, handshake.UDSPeer{Cred: cred})
@@ -183,11 +188,6 @@ func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.pending >= s.opt.MaxUnauthenticated {
-		// One line a second at most: whoever fills the house must not fill the log too.
-		if now := s.opt.Clock.Now().Boot; s.lastSkip == 0 || now-s.lastSkip >= time.Second {
-			s.lastSkip = now
-			s.log.Warn("connection closed: too many unauthenticated", "limit", s.opt.MaxUnauthenticated)
-		}
 		return false
 	}
 	s.pending++

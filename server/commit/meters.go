@@ -8,12 +8,7 @@ import (
 
 	"coordinator/internal/meter"
 	"coordinator/server/authority"
-	"coordinator/server/store"
 )
-
-// pingCalls is how many calls beyond the limit of requests may wait, so that [Writer.Ping] is
-// asked while clients fill every place.
-const pingCalls = 64
 
 // Meters count what the writer does. They may be read from any goroutine.
 type Meters struct {
@@ -64,12 +59,11 @@ func (w *Writer) Depth() Depth {
 	return Depth{Queued: len(w.queue), Stale: len(w.stale), Calls: len(w.calls), Outstanding: w.outstanding, Limit: w.o.QueueLimit}
 }
 
-// Ping returns nil once the writer has come round, or is known to wait for a renewal of the
-// lease because the clocks have diverged, which is not its fault; an error when ctx ends
-// before, or the writer has stopped.
+// Ping is Turn, but returns nil at once when the writer waits for a renewal of the lease
+// because the clocks have diverged, which is not its fault.
 func (w *Writer) Ping(ctx context.Context) error {
 	if errors.Is(w.o.Fence.Check(), authority.ErrDiverged) {
 		return nil
 	}
-	return w.call(ctx, func(*store.Store) error { return nil }, w.o.QueueLimit+pingCalls)
+	return w.Turn(ctx)
 }

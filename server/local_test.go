@@ -7,45 +7,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"coordinator/internal/clock"
 	"coordinator/server/quota"
 )
-
-// TestLinesAboutStrangersAreBounded writes one line for each of thousands of strangers: the
-// first come through, later ones at their pace, and none goes uncounted.
-func TestLinesAboutStrangersAreBounded(t *testing.T) {
-	m := clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0), Boot: time.Hour})
-	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, nil))
-	q := seldom{clock: m}
-	lines := func() int { return strings.Count(out.String(), "\n") }
-	for range 5000 {
-		q.say(log, slog.LevelInfo, "one more")
-	}
-	require.Equal(t, lineBurst, lines())
-	require.NotContains(t, out.String(), "unlogged")
-	out.Reset()
-	for range 30 {
-		m.Advance(lineEvery / 10)
-		q.say(log, slog.LevelInfo, "one more")
-	}
-	require.Equal(t, 3, lines())
-	require.Contains(t, out.String(), fmt.Sprintf("unlogged=%d", 5000-lineBurst+9))
-	out.Reset()
-	m.Advance(lineBurst * lineEvery)
-	for range 5000 {
-		q.say(log, slog.LevelInfo, "one more")
-	}
-	require.Equal(t, lineBurst, lines())
-	require.EqualValues(t, 10_030, q.total())
-}
 
 // TestLimitsOfOpenFiles: what the limit leaves for clients, and when it leaves too little.
 func TestLimitsOfOpenFiles(t *testing.T) {
