@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"math"
+	"slices"
 	"sync/atomic"
 
 	"coordinator/frames"
@@ -69,10 +70,21 @@ func (w *Writer) call(ctx context.Context, fn func(*store.Store) error, limit in
 		return c.err
 	case <-ctx.Done():
 		if c.state.CompareAndSwap(callWaiting, callDropped) {
+			w.leave(c)
 			return ctx.Err()
 		}
 		<-c.done // it is running, and short
 		return c.err
+	}
+}
+
+// leave gives the place of a call that was given up to another one, although the writer may
+// not come round for long.
+func (w *Writer) leave(c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if i := slices.Index(w.calls, c); i >= 0 {
+		w.calls = slices.Delete(w.calls, i, i+1)
 	}
 }
 
