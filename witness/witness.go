@@ -109,7 +109,7 @@ func Open(dir string, o Options) (*Witness, error) {
 		return nil, err
 	}
 	w := &Witness{opt: o, log: o.Logger, lock: lock, meters: Meters{Store: meter.NewDurations(meter.FlushBounds...)}}
-	if w.ledger, w.leases, err = openLedger(filepath.Join(dir, stateFile), o.ID, o.schemas, func(line string) { o.Logger.Info(line) }); err == nil {
+	if w.ledger, w.leases, err = openLedger(filepath.Join(dir, stateFile), o.ID, o.schemas, func(line string) { o.Logger.Info("file is migrated", "step", line) }); err == nil {
 		if err = w.adoptBoot(); err != nil {
 			err = errors.Join(err, w.ledger.close())
 		}

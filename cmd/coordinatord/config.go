@@ -12,6 +12,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/durable"
@@ -79,7 +80,8 @@ type tomlConfig struct {
 		EventBytes          int64 `toml:"event_bytes"`
 		ArtifactBytes       int64 `toml:"artifact_bytes"`
 	} `toml:"retention"`
-	Quota struct {
+	Metrics daemon.MonitorConfig `toml:"metrics"`
+	Quota   struct {
 		Principal map[string]int64 `toml:"principal"`
 		Server    map[string]int64 `toml:"server"`
 	} `toml:"quota"`
@@ -106,6 +108,8 @@ type config struct {
 	ArtifactBytes       uint64
 
 	Quotas quota.Limits
+
+	Metrics daemon.MonitorConfig
 }
 
 // path returns the state directory's file of that name.
@@ -196,6 +200,10 @@ func (raw *tomlConfig) validate(dir, file string) (*config, error) {
 	if c.Owners, err = raw.owners(bad); err != nil {
 		return nil, err
 	}
+	if err := raw.Metrics.Check(); err != nil {
+		return nil, &configError{File: file, Problem: err.Error()}
+	}
+	c.Metrics = raw.Metrics
 	r := raw.Retention
 	if r.OperationResultSecs < frames.MinOperationRetained {
 		return nil, bad("retention.operation_result_secs", "is %d, allowed %d or more", r.OperationResultSecs, frames.MinOperationRetained)
@@ -298,5 +306,6 @@ artifact_bytes        = %d   # sum of the latest artifact manifests
 		}
 		b.WriteString("\n")
 	}
+	fmt.Fprintf(&b, daemon.MonitorText, "127.0.0.1:9464")
 	return b.Bytes()
 }

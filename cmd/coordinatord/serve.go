@@ -57,6 +57,14 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	if err != nil {
 		return err
 	}
+	watch := server.NewMonitor(clock.System())
+	monitor, err := daemon.StartMonitor(cfg.Metrics, daemon.Subject{
+		Healthy: watch.Healthy, Ready: watch.Ready, Collect: daemon.Collect(collect(watch)), Clock: clock.System(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
 	var client *witness.Client
 	defer func() {
 		if client != nil {
@@ -66,6 +74,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
+		Monitor: watch,
 		Progress: func(line string) {
 			manager.Status(line)
 			fmt.Fprintln(stdout, line)

@@ -39,6 +39,7 @@ type config struct {
 	QUIC             string // host:port, "" when not set
 	MaxOutputBytes   uint64
 	MaxProcesses     int
+	Metrics          daemon.MonitorConfig
 }
 
 // tomlConfig is owner.toml as it stands in the file.
@@ -50,6 +51,8 @@ type tomlConfig struct {
 	QUIC             string  `toml:"quic"`
 	MaxOutputBytes   int64   `toml:"max_output_bytes"`
 	MaxProcesses     int64   `toml:"max_processes"`
+
+	Metrics daemon.MonitorConfig `toml:"metrics"`
 }
 
 // stateDir is the --state flag as an absolute path.
@@ -92,7 +95,7 @@ func parseConfig(dir string, data []byte) (*config, error) {
 	if unknown := md.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf("%s is not a known key; remove it or correct its spelling", unknown[0])
 	}
-	c := &config{Socket: raw.Socket, QUIC: raw.QUIC, MaxOutputBytes: uint64(raw.MaxOutputBytes), MaxProcesses: int(raw.MaxProcesses)}
+	c := &config{Socket: raw.Socket, QUIC: raw.QUIC, MaxOutputBytes: uint64(raw.MaxOutputBytes), MaxProcesses: int(raw.MaxProcesses), Metrics: raw.Metrics}
 	if c.WitnessID, err = frames.ParseID[frames.WitnessID](raw.WitnessID); err != nil {
 		return nil, errors.New("witness_id must be 32 hex digits, not all zero, as witnessd init prints it")
 	}
@@ -117,6 +120,9 @@ func parseConfig(dir string, data []byte) (*config, error) {
 		if err := quicnet.CheckAddr(c.QUIC); err != nil {
 			return nil, fmt.Errorf("quic must be the host:port to listen on: %w", err)
 		}
+	}
+	if err := c.Metrics.Check(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -179,8 +185,9 @@ max_processes = %d
 # A process gets PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR and
 # XDG_RUNTIME_DIR from the environment of ownerd, TERM, and what its run adds; nothing else.
 # Without a cwd it starts in the home directory.
-`, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile, quicText(c.QUIC),
-		c.MaxOutputBytes, c.MaxProcesses)
+
+`+daemon.MonitorText, c.WitnessID, handshake.FormatPublicKey(c.WitnessPublicKey), strings.Join(groups, ", "), socketFile, quicText(c.QUIC),
+		c.MaxOutputBytes, c.MaxProcesses, "127.0.0.1:9466")
 }
 
 // quicText is the line of the file that says where it listens over QUIC.

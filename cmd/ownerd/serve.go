@@ -64,6 +64,14 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	if err != nil {
 		return err
 	}
+	watch := newWatch(dir)
+	monitor, err := daemon.StartMonitor(conf.Metrics, daemon.Subject{
+		Healthy: watch.pulse.Healthy, Ready: watch.pulse.Ready, Collect: daemon.Collect(watch.collect), Clock: clock.System(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
 	key, err := handshake.LoadKey(filepath.Join(dir, authorityKey))
 	if err != nil {
 		return daemon.Exit(daemon.ExitConfig, err)
@@ -121,13 +129,16 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	}
 	log.Info("owner serves", "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "groups", fmt.Sprint(conf.Groups), "socket", conf.Socket, "quic", conf.QUIC)
+	watch.set(own, server)
+	defer watch.set(nil, nil)
+	watch.pulse.Serves(true)
 	manager.Ready("serving at "+conf.Socket, own)
 	ready(conf.Socket)
-	return run(ctx, log, own, registry, server, listener, remote)
+	return run(ctx, log, watch, own, registry, server, listener, remote)
 }
 
 // run serves until ctx ends or the owner fails, and joins everything. remote may be nil.
-func run(ctx context.Context, log *slog.Logger, own *owner.Owner, registry *handshake.Registry, server *owner.Server, listener owner.Listener, remote *quicnet.Listener) error {
+func run(ctx context.Context, log *slog.Logger, watch *watch, own *owner.Owner, registry *handshake.Registry, server *owner.Server, listener owner.Listener, remote *quicnet.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(gctx, listener) })
 	if remote != nil {
@@ -144,6 +155,7 @@ func run(ctx context.Context, log *slog.Logger, own *owner.Owner, registry *hand
 	if os.Getpid() == 1 {
 		g.Go(func() error { return owner.ReapOrphans(gctx) })
 	}
+	g.Go(func() error { return watch.run(gctx, "the journal", own.Turn) })
 	err := g.Wait()
 	log.Info("owner stops", "cause", context.Cause(ctx), "processes", own.Processes())
 	return err

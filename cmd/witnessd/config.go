@@ -31,6 +31,7 @@ type config struct {
 	Socket         string
 	QUIC           string // host:port, "" when not set
 	CoordinatorDir string // "" when not set
+	Metrics        daemon.MonitorConfig
 }
 
 // tomlConfig is witness.toml as it stands in the file.
@@ -40,6 +41,8 @@ type tomlConfig struct {
 	Socket         string `toml:"socket"`
 	QUIC           string `toml:"quic"`
 	CoordinatorDir string `toml:"coordinator_dir"`
+
+	Metrics daemon.MonitorConfig `toml:"metrics"`
 }
 
 // stateDir is the --state flag as an absolute path.
@@ -79,7 +82,7 @@ func parseConfig(dir string, data []byte) (*config, error) {
 	if unknown := md.Undecoded(); len(unknown) > 0 {
 		return nil, fmt.Errorf("%s is not a known key; remove it or correct its spelling", unknown[0])
 	}
-	c := &config{Socket: raw.Socket, QUIC: raw.QUIC, CoordinatorDir: raw.CoordinatorDir}
+	c := &config{Socket: raw.Socket, QUIC: raw.QUIC, CoordinatorDir: raw.CoordinatorDir, Metrics: raw.Metrics}
 	if c.WitnessID, err = frames.ParseID[frames.WitnessID](raw.WitnessID); err != nil {
 		return nil, fmt.Errorf("witness_id must be 32 hex digits, not all zero, as init wrote it")
 	}
@@ -97,6 +100,9 @@ func parseConfig(dir string, data []byte) (*config, error) {
 		if err := quicnet.CheckAddr(c.QUIC); err != nil {
 			return nil, fmt.Errorf("quic must be the host:port to listen on: %w", err)
 		}
+	}
+	if err := c.Metrics.Check(); err != nil {
+		return nil, err
 	}
 	if c.CoordinatorDir != "" && !filepath.IsAbs(c.CoordinatorDir) {
 		c.CoordinatorDir = filepath.Join(dir, c.CoordinatorDir)
@@ -135,6 +141,7 @@ socket = %q
 	} else {
 		fmt.Fprintf(&b, "coordinator_dir = %q\n", c.CoordinatorDir)
 	}
+	fmt.Fprintf(&b, "\n"+daemon.MonitorText, "127.0.0.1:9465")
 	return b.Bytes()
 }
 

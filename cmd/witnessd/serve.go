@@ -59,6 +59,14 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	if err != nil {
 		return err
 	}
+	watch := newWatch(dir)
+	monitor, err := daemon.StartMonitor(conf.Metrics, daemon.Subject{
+		Healthy: watch.pulse.Healthy, Ready: watch.pulse.Ready, Collect: daemon.Collect(watch.collect), Clock: clock.System(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	defer monitor.Close()
 	key, err := handshake.LoadKey(filepath.Join(dir, authorityKey))
 	if err != nil {
 		return daemon.Exit(daemon.ExitConfig, err)
@@ -109,13 +117,16 @@ func serve(ctx context.Context, dir string, log *slog.Logger, manager *daemon.Ma
 	}
 	log.Info("witness serves", "witness", conf.WitnessID.String(), "authority", handshake.FingerprintOf(key.Public()).String(),
 		"incarnation", incarnation.String(), "socket", conf.Socket, "quic", conf.QUIC)
+	watch.set(w, server)
+	defer watch.set(nil, nil)
+	watch.pulse.Serves(true)
 	manager.Ready("serving at "+conf.Socket, w)
 	ready(conf.Socket)
-	return run(ctx, log, registry, server, listener, remote)
+	return run(ctx, log, watch, w, registry, server, listener, remote)
 }
 
 // run serves until ctx ends or the server fails, and joins everything. remote may be nil.
-func run(ctx context.Context, log *slog.Logger, registry *handshake.Registry, server *witness.Server, listener witness.Listener, remote *quicnet.Listener) error {
+func run(ctx context.Context, log *slog.Logger, watch *watch, w *witness.Witness, registry *handshake.Registry, server *witness.Server, listener witness.Listener, remote *quicnet.Listener) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(gctx, listener) })
 	if remote != nil {
@@ -128,6 +139,7 @@ func run(ctx context.Context, log *slog.Logger, registry *handshake.Registry, se
 		}
 		return err
 	})
+	g.Go(func() error { return watch.run(gctx, "the witness", w.Turn) })
 	err := g.Wait()
 	log.Info("witness stops", "cause", context.Cause(ctx))
 	return err

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"coordinator/internal/clock"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// pulseEvery is how often the parts of a daemon are asked whether they go on.
+	pulseEvery = time.Second
+	// stuckAfter without a sign of life makes a part one that stands.
+	stuckAfter = 10 * time.Second
+)
+
+// A Pulse remembers when the parts of a daemon last came round, so that a probe is answered
+// whatever hangs. It also knows whether the daemon serves.
+type Pulse struct {
+	clock clock.Clock
+	what  string
+
+	serving atomic.Bool
+
+	mu   sync.Mutex
+	seen time.Duration // guarded by mu: boot reading
+	err  error         // guarded by mu: why the last turn failed; nil when it did not
+	on   bool          // guarded by mu: there is somebody to ask
+}
+
+// NewPulse makes a pulse that knows of nothing yet.
+func NewPulse(c clock.Clock) *Pulse { return &Pulse{clock: c} }
+
+// Run asks turn again and again until ctx ends; it returns nil once what it asks about, which
+// is called what in answers, has come round. Run waits as long as turn does.
+func (u *Pulse) Run(ctx context.Context, what string, turn func(context.Context) error) error {
+	u.mu.Lock()
+	u.what, u.seen, u.on = what, u.clock.Now().Boot, true
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.on = false
+	}()
+	t := u.clock.NewTimer(pulseEvery)
+	defer t.Stop()
+	for {
+		err := turn(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		u.mu.Lock()
+		if u.err = err; err == nil {
+			u.seen = u.clock.Now().Boot
+		}
+		u.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C():
+			t.Reset(pulseEvery)
+		}
+	}
+}
+
+// Serves says whether the daemon's listeners are up.
+func (u *Pulse) Serves(is bool) { u.serving.Store(is) }
+
+// Healthy is nil unless what is asked fails, or has not answered for long. A start and a stop
+// are healthy.
+func (u *Pulse) Healthy() Ailment {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch silent := u.clock.Now().Boot - u.seen; {
+	case !u.on:
+		return nil
+	case u.err != nil:
+		return fmt.Errorf("%s: %w", u.what, u.err)
+	case silent > stuckAfter:
+		return fmt.Errorf("%s has not come round for %v", u.what, silent.Round(time.Second))
+	}
+	return nil
+}
+
+// Ready is nil while the daemon serves and is healthy.
+func (u *Pulse) Ready() Ailment {
+	if !u.serving.Load() {
+		return errNotServing
+	}
+	return u.Healthy()
+}
+
+var errNotServing = errors.New("starting or stopping: the listeners are not up")
+
+// FreeBytes is what may still be written on the file system of dir; ok is false when it does
+// not say.
+func FreeBytes(dir string) (n uint64, ok bool) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 || st.Bavail > math.MaxInt64 {
+		return 0, false
+	}
+	return st.Bavail * uint64(st.Bsize), true
+}
