@@ -54,17 +54,29 @@ type system struct{}
 // descheduled between them reads again, or a pause would look like a step.
 const maxPairGap = 10 * time.Millisecond
 
-// Now reads BOOTTIME, a real system call, once and between two readings of the
-// other clocks, which are none. Time asleep shows in the wall clock alone.
+// Now reads the wall clock, and BOOTTIME by what has passed since a system call read it
+// last (see [anchor]).
 func (system) Now() Reading {
+	now := time.Now()
+	if r, ok := newest.Load().reading(now); ok {
+		return r
+	}
 	for tries := 0; ; tries++ {
 		before := time.Now()
 		boot := bootTime()
 		after := time.Now()
 		wall := after.Round(0)
 		stepped := wall.Sub(before.Round(0)).Abs()
-		if max(after.Sub(before), stepped) <= maxPairGap || tries == 3 {
-			return Reading{Wall: wall, Boot: boot}
+		gap := max(after.Sub(before), stepped)
+		if gap <= maxAnchorGap {
+			old := newest.Load()
+			newest.CompareAndSwap(old, old.next(before, boot)) // or somebody else's of just now
+			if r, ok := newest.Load().reading(after); ok {
+				return r
+			}
+		}
+		if gap <= maxPairGap || tries == 3 {
+			return Reading{Wall: wall, Boot: max(boot, newest.Load().least(after))}
 		}
 	}
 }
