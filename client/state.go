@@ -139,6 +139,10 @@ func (s *State) parse(raw []byte) (memory, error) {
 	if err := json.Unmarshal(raw, &version); err != nil {
 		return bad("not the JSON that it should be")
 	}
+	if version.Version > stateVersion {
+		return memory{}, &StateError{Path: s.path, Problem: fmt.Sprintf("has version %d, and this program reads up to %d; it was left untouched: use the newer "+
+			"program, as without this file nothing is known of authorities that this client has met", version.Version, stateVersion)}
+	}
 	if version.Version != stateVersion {
 		return bad("version %d, this program reads version %d", version.Version, stateVersion)
 	}

@@ -71,7 +71,7 @@ func Kept(path string, schema uint32) string { return fmt.Sprintf("%s.schema-%d"
 
 // A RoomError refuses a migration for which the disk has no room. Nothing was changed.
 type RoomError struct {
-	File       string
+	File       string // or directory
 	Need, Free uint64 // bytes
 }
 
@@ -116,7 +116,7 @@ func (m *Migration) Run() (err error) {
 		if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if err := rewrite(from, to, step); err != nil {
+		if err := Rewrite(from, to, step); err != nil {
 			return fmt.Errorf("migrate %s to schema %d: %w", m.Path, m.From+uint32(i)+1, err)
 		}
 		from = to
@@ -186,8 +186,8 @@ func (m *Migration) install(from string, copies []string) error {
 	return nil
 }
 
-// rewrite runs one step into the new file to and makes it durable.
-func rewrite(from, to string, step Step) error {
+// Rewrite runs one step from the file from into a new file to, and makes that durable.
+func Rewrite(from, to string, step Step) error {
 	info, err := os.Stat(from)
 	if err != nil {
 		return err

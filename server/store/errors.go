@@ -56,7 +56,8 @@ func corrupt(file string, off int64, format string, args ...any) *CorruptError {
 	return &CorruptError{File: file, Offset: off, Problem: fmt.Sprintf(format, args...)}
 }
 
-// A SchemaError reports a file of a newer version. It was not touched.
+// A SchemaError reports a file of a newer version, or of an older one to whoever does not
+// migrate. It was not touched.
 type SchemaError struct {
 	File string
 	Have uint32 // the version of the file
@@ -64,6 +65,9 @@ type SchemaError struct {
 }
 
 func (e *SchemaError) Error() string {
+	if e.Have < e.Want {
+		return fmt.Sprintf("store: %s has schema %d and this program works with %d; start the coordinator once, which migrates it", e.File, e.Have, e.Want)
+	}
 	return fmt.Sprintf("store: %s has schema %d and this program reads up to %d; it was left untouched; start the newer coordinator again, or restore a backup of schema %d",
 		e.File, e.Have, e.Want, e.Want)
 }

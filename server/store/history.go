@@ -47,6 +47,8 @@ const (
 type history struct {
 	db   *bolt.DB
 	path string
+	// newest is the schema that is read and written.
+	newest uint32
 }
 
 // guard runs a bbolt call. Reading a damaged page can panic or fault; both become a
@@ -76,7 +78,7 @@ func openHistory(path string, readOnly, noSync bool) (*history, error) {
 	case info.Size() == 0:
 		return nil, corrupt(path, 0, "the file is empty")
 	}
-	h := &history{path: path}
+	h := &history{path: path, newest: newest(upgrades)}
 	var file *os.File
 	err = guard(path, func() error {
 		db, err := bolt.Open(path, 0o600, boltOptions(readOnly, noSync, &file))
@@ -187,10 +189,16 @@ func sealValue(key, v []byte) []byte {
 	return binary.BigEndian.AppendUint32(v, crc)
 }
 
+// sealed reports whether the checksum of a value is right.
+func sealed(key, v []byte) bool {
+	n := len(v) - 4
+	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, v[:n]) == binary.BigEndian.Uint32(v[n:])
+}
+
 // openValue checks a stored value and returns what lies between version and checksum.
 func (h *history) openValue(bucket, key, v []byte) ([]byte, error) {
 	n := len(v) - 4
-	if n < 1 || crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, v[:n]) != binary.BigEndian.Uint32(v[n:]) {
+	if n < 1 || !sealed(key, v) {
 		return nil, corrupt(h.path, -1, "checksum of a value in bucket %s does not match (key %x)", bucket, key)
 	}
 	if v[0] != valueVersion {

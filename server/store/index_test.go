@@ -72,9 +72,9 @@ func TestIndexEqualsAScan(t *testing.T) {
 		o := smallSegments()
 		grow(t, dir, o)
 
-		segs, tail, err := scanLog(osFS{}, logPath(dir), func(string) {}, false)
+		segs, tail, err := scanLog(Options{}.withDefaults(), logPath(dir), false)
 		require.NoError(t, err)
-		full, fullTail, err := scanLog(osFS{}, logPath(dir), func(string) {}, true)
+		full, fullTail, err := scanLog(Options{}.withDefaults(), logPath(dir), true)
 		require.NoError(t, err)
 		require.Equal(t, fullTail, tail)
 		for i, s := range segs {
@@ -147,7 +147,7 @@ func TestForgedIndexStaysInBounds(t *testing.T) {
 		require.NoError(t, err)
 		defer os.RemoveAll(dir)
 		grow(t, dir, smallSegments())
-		segs, _, err := scanLog(osFS{}, logPath(dir), func(string) {}, false)
+		segs, _, err := scanLog(Options{}.withDefaults(), logPath(dir), false)
 		require.NoError(t, err)
 		if len(segs) == 1 {
 			return // nothing is sealed

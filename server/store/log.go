@@ -22,6 +22,7 @@ type log struct {
 	dir      string
 	owner    frames.CoordinatorID
 	rand     io.Reader
+	schema   uint32 // of new segments
 	segBytes int64
 	free     func() uint64 // bytes left on the file system
 	reserve  uint64        // of them, not for segments made ahead
@@ -60,7 +61,8 @@ type logTail struct {
 // scanLog checks the log without changing anything. Of a sealed segment it reads the
 // header and the index, and the records only when the index is not whole; of the last one
 // it reads everything. Full reads every record and compares every index with them.
-func scanLog(fsys FS, dir string, progress func(string), full bool) ([]*segment, logTail, error) {
+func scanLog(o Options, dir string, full bool) ([]*segment, logTail, error) {
+	fsys, progress := o.FS, o.Progress
 	var tail logTail
 	files, err := listSegments(fsys, dir)
 	if err != nil {
@@ -68,7 +70,7 @@ func scanLog(fsys FS, dir string, progress func(string), full bool) ([]*segment,
 	}
 	segs := make([]*segment, len(files))
 	for i, file := range files {
-		if segs[i], err = openHeader(fsys, filepath.Join(dir, segmentName(file.commit)), file); err != nil {
+		if segs[i], err = openHeader(fsys, filepath.Join(dir, segmentName(file.commit)), file, newest(o.upgrades)); err != nil {
 			return nil, tail, err
 		}
 	}
@@ -128,13 +130,13 @@ func listSegments(fsys FS, dir string) ([]segmentFile, error) {
 	return firsts, nil
 }
 
-func openHeader(fsys FS, path string, file segmentFile) (*segment, error) {
+func openHeader(fsys FS, path string, file segmentFile, schema uint32) (*segment, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
 		return nil, ioError("open", path, err)
 	}
 	defer f.Close()
-	s, err := readHeader(f, path, file.commit)
+	s, err := readHeader(f, path, file.commit, schema)
 	if err != nil {
 		return nil, err
 	}
@@ -394,7 +396,7 @@ func (l *log) install(f File, size int64, p *segment) (*segment, error) {
 	s := &segment{
 		path: filepath.Join(l.dir, segmentName(p.next)), owner: l.owner,
 		first: p.next, base: p.head, size: size,
-		salt: binary.BigEndian.Uint64(salt[:]), chain: p.tail, idx: newIndex(),
+		salt: binary.BigEndian.Uint64(salt[:]), chain: p.tail, schema: l.schema, idx: newIndex(),
 	}
 	s.end, s.next, s.head, s.tail = segmentHeader, s.first, s.base, s.chain
 	if _, err := f.WriteAt(s.encodeHeader(), 0); err != nil {

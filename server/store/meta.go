@@ -118,7 +118,7 @@ func createHistory(dir string, g Genesis, noSync bool) error {
 		identity := append([]byte{valueVersion}, g.CoordinatorID[:]...)
 		identity = binary.BigEndian.AppendUint64(identity, uint64(g.CreatedAt.Unix()))
 		return errors.Join(
-			meta.Put(keySchema, sealValue(keySchema, binary.BigEndian.AppendUint32([]byte{valueVersion}, schemaVersion))),
+			meta.Put(keySchema, encodeSchema(newest(upgrades))),
 			meta.Put(keyIdentity, sealValue(keyIdentity, identity)),
 			meta.Put(keyCheckpoint, first.encode()),
 			meta.Put(keyTarget, encodeTarget(0)))
@@ -130,6 +130,10 @@ func createHistory(dir string, g Genesis, noSync bool) error {
 		return ioError("rename", path, err)
 	}
 	return ioError("sync", dir, osFS{}.SyncDir(dir))
+}
+
+func encodeSchema(schema uint32) []byte {
+	return sealValue(keySchema, binary.BigEndian.AppendUint32([]byte{valueVersion}, schema))
 }
 
 func encodeTarget(commit uint64) []byte {
@@ -192,23 +196,40 @@ func (h *history) loadMeta() (a *applied, target uint64, err error) {
 }
 
 func (h *history) checkSchema(meta *bolt.Bucket) error {
+	have, err := h.schemaIn(meta)
+	if err == nil && have != h.newest {
+		err = &SchemaError{File: h.path, Have: have, Want: h.newest}
+	}
+	return err
+}
+
+func (h *history) schemaIn(meta *bolt.Bucket) (uint32, error) {
 	v := meta.Get(keySchema)
 	if v == nil {
-		return corrupt(h.path, -1, "schema is missing from bucket meta")
+		return 0, corrupt(h.path, -1, "schema is missing from bucket meta")
 	}
 	body, err := h.openValue(bucketMeta, keySchema, v)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	c := &cursor{b: body}
 	have := c.u32()
-	switch {
-	case c.bad || have == 0:
-		return corrupt(h.path, -1, "the schema in bucket meta is malformed")
-	case have > schemaVersion:
-		return &SchemaError{File: h.path, Have: have, Want: schemaVersion}
+	if c.bad || have < schemaVersion {
+		return 0, corrupt(h.path, -1, "the schema in bucket meta is malformed")
 	}
-	return nil
+	return have, nil
+}
+
+// schema reads the schema, which every schema keeps in this place and form.
+func (h *history) schema() (have uint32, err error) {
+	err = h.view(func(tx *bolt.Tx) error {
+		meta, err := h.bucket(tx, bucketMeta)
+		if err == nil {
+			have, err = h.schemaIn(meta)
+		}
+		return err
+	})
+	return have, err
 }
 
 // loadRows gives visit every change of a bucket, in key order, with bytes of its own.

@@ -66,7 +66,7 @@ func clearUnfinished(dir string, o Options) error {
 		return ioError("list", logPath(dir), err)
 	}
 	if len(entries) > 0 && (len(entries) > 1 || entries[0].Name != spareName) {
-		segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, false)
+		segs, tail, err := scanLog(o, logPath(dir), false)
 		if err != nil || len(segs) != 1 || segs[0].first != 1 || segs[0].next > 2 || segs[0].next == 2 && tail.torn {
 			return fmt.Errorf("store: create: %s holds a log without state.db: %w", dir, ErrExists)
 		}
@@ -83,6 +83,8 @@ func clearUnfinished(dir string, o Options) error {
 // into memory, and only then cuts what an unfinished commit left at the end of the log. It
 // never creates anything in the place of something missing.
 //
+// A store of an older schema is migrated first: what it was stays beside it.
+//
 // It reads the records behind the checkpoint and the last segment. Of older segments it
 // reads the headers and indexes, which prove that none is missing or foreign; damage to
 // their records shows when a replay reads them, and to Verify.
@@ -91,10 +93,20 @@ func clearUnfinished(dir string, o Options) error {
 // files are as they were then.
 func Open(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
+	if err := endMigration(dir, o); err != nil {
+		return nil, err
+	}
 	if err := present(dir, o.FS); err != nil {
 		return nil, err
 	}
-	segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, false)
+	segs, tail, err := scanLog(o, logPath(dir), false)
+	var other *SchemaError
+	if errors.As(err, &other) && other.Have < other.Want {
+		if err := migrate(dir, other.Have, o); err != nil {
+			return nil, err
+		}
+		segs, tail, err = scanLog(o, logPath(dir), false)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -110,6 +122,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.newest = newest(o.upgrades)
 	s := newStore(dir, o, h)
 	if err := s.load(segs, tail); err != nil {
 		return nil, errors.Join(err, s.log.close(), h.close())
@@ -122,7 +135,7 @@ func Open(dir string, o Options) (*Store, error) {
 
 func newLog(dir string, o Options) *log {
 	return &log{
-		fs: o.FS, dir: logPath(dir), rand: o.Rand, segBytes: o.SegmentBytes, manual: o.Manual,
+		fs: o.FS, dir: logPath(dir), rand: o.Rand, schema: newest(o.upgrades), segBytes: o.SegmentBytes, manual: o.Manual,
 		free: o.FreeBytes, reserve: o.ReserveBytes,
 		warn: func(what string, err error) { o.Logger.Warn(what, "error", err) },
 	}
@@ -143,6 +156,9 @@ func newStore(dir string, o Options, h *history) *Store {
 
 // present tells a directory without a store from a store that lost a part.
 func present(dir string, fsys FS) error {
+	if _, err := os.Lstat(filepath.Join(dir, migratedName)); err == nil {
+		return fmt.Errorf("store: the migration of %s to another schema was interrupted; start the coordinator, which ends it", dir)
+	}
 	_, logErr := fsys.List(logPath(dir))
 	_, dbErr := os.Lstat(statePath(dir))
 	noLog, noDB := errors.Is(logErr, fs.ErrNotExist), errors.Is(dbErr, fs.ErrNotExist)
@@ -184,6 +200,7 @@ func (s *Store) load(segs []*segment, tail logTail) error {
 		return err
 	}
 	s.clearCompaction()
+	s.clearMigration()
 	s.clean = tail.clean
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
 	s.publish()

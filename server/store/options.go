@@ -59,6 +59,8 @@ type Options struct {
 	Manual bool
 	// UnsafeNoSync leaves state.db to the page cache. For tests whose machine does not crash.
 	UnsafeNoSync bool
+
+	upgrades []upgrade // nil: the program's
 }
 
 const (
@@ -118,6 +120,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.FreeBytes == nil {
 		o.FreeBytes = func() uint64 { return math.MaxUint64 }
+	}
+	if o.upgrades == nil {
+		o.upgrades = upgrades
 	}
 	return o
 }

@@ -41,7 +41,7 @@ const (
 	maxSegmentSize = 1 << 30
 )
 
-// schemaVersion is the schema of both store files.
+// schemaVersion is the first schema of the store, from which the first of [upgrades] leads.
 const schemaVersion = 1
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -56,6 +56,8 @@ type segment struct {
 	size  int64
 	salt  uint64
 	chain uint32
+	// schema is the one in which it is written.
+	schema uint32
 
 	end  int64  // offset behind the last committed record
 	next uint64 // commit number that would follow
@@ -98,7 +100,7 @@ func parseSegmentName(name string) (uint64, bool) {
 func (s *segment) encodeHeader() []byte {
 	b := make([]byte, segmentHeader)
 	copy(b, segmentMagic)
-	binary.BigEndian.PutUint32(b[8:], schemaVersion)
+	binary.BigEndian.PutUint32(b[8:], s.schema)
 	copy(b[16:], s.owner[:])
 	binary.BigEndian.PutUint64(b[32:], s.first)
 	binary.BigEndian.PutUint64(b[40:], s.base)
@@ -111,29 +113,33 @@ func (s *segment) encodeHeader() []byte {
 
 // readHeader reads and checks the header of the segment file that should begin with
 // commit first.
-func readHeader(f File, path string, first uint64) (*segment, error) {
+func readHeader(f File, path string, first uint64, want uint32) (*segment, error) {
 	var b [segmentHeader]byte
 	if _, err := f.ReadAt(b[:], 0); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, corrupt(path, 0, "the file ends inside its header")
 	} else if err != nil {
 		return nil, ioError("read", path, err)
 	}
+	schema := binary.BigEndian.Uint32(b[8:])
 	switch {
 	case string(b[:8]) != segmentMagic:
 		return nil, corrupt(path, 0, "not a log segment")
 	case binary.BigEndian.Uint32(b[68:]) != crc32.Checksum(b[:68], castagnoli):
 		return nil, corrupt(path, 0, "segment header checksum does not match")
-	case binary.BigEndian.Uint32(b[8:]) > schemaVersion:
-		return nil, &SchemaError{File: path, Have: binary.BigEndian.Uint32(b[8:]), Want: schemaVersion}
+	case schema < schemaVersion:
+		return nil, corrupt(path, 8, "the header says schema %d", schema)
+	case schema != want:
+		return nil, &SchemaError{File: path, Have: schema, Want: want}
 	}
 	s := &segment{
-		path:  path,
-		owner: frames.CoordinatorID(b[16:32]),
-		first: binary.BigEndian.Uint64(b[32:]),
-		base:  binary.BigEndian.Uint64(b[40:]),
-		size:  int64(binary.BigEndian.Uint64(b[48:])),
-		salt:  binary.BigEndian.Uint64(b[56:]),
-		chain: binary.BigEndian.Uint32(b[64:]),
+		path:   path,
+		owner:  frames.CoordinatorID(b[16:32]),
+		first:  binary.BigEndian.Uint64(b[32:]),
+		base:   binary.BigEndian.Uint64(b[40:]),
+		size:   int64(binary.BigEndian.Uint64(b[48:])),
+		salt:   binary.BigEndian.Uint64(b[56:]),
+		chain:  binary.BigEndian.Uint32(b[64:]),
+		schema: schema,
 	}
 	if s.size > maxSegmentSize {
 		return nil, corrupt(path, 48, "the header says %d bytes, and a segment has %d at most", s.size, maxSegmentSize)

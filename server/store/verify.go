@@ -14,11 +14,17 @@ import (
 // CheckFile checks every page and every value of the state.db at path without changing
 // it. A damaged page can kill the process beyond recovery, so it runs in one of its own,
 // whose death is the report.
-func CheckFile(path string) error {
+//
+// Of a file of an older schema only the checksums of the values are checked.
+func CheckFile(path string) error { return checkSchemaFile(path, newest(upgrades)) }
+
+// checkSchemaFile is CheckFile for a program whose newest schema is this.
+func checkSchemaFile(path string, newest uint32) error {
 	h, err := openHistory(path, true, false)
 	if err != nil {
 		return err
 	}
+	h.newest = newest
 	err = h.checkExtents()
 	if err == nil {
 		err = h.checkPages()
@@ -49,6 +55,11 @@ func (h *history) checkPages() error {
 }
 
 func (h *history) checkValues() error {
+	if have, err := h.schema(); err != nil {
+		return err
+	} else if have < h.newest {
+		return h.checkSeals()
+	}
 	if _, _, err := h.loadMeta(); err != nil {
 		return err
 	}
@@ -58,6 +69,20 @@ func (h *history) checkValues() error {
 		}
 	}
 	return nil
+}
+
+// checkSeals checks the checksum of every value.
+func (h *history) checkSeals() error {
+	return h.view(func(tx *bolt.Tx) error {
+		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
+			return b.ForEach(func(k, v []byte) error {
+				if len(v) < 5 || !sealed(k, v) {
+					return corrupt(h.path, -1, "checksum of a value in bucket %s does not match (key %x)", name, k)
+				}
+				return nil
+			})
+		})
+	})
 }
 
 // Verify checks the store in dir as Open would, page check included, reads every record
@@ -77,7 +102,7 @@ func Inspect(dir string, o Options) (State, error) {
 	if err := present(dir, o.FS); err != nil {
 		return State{}, err
 	}
-	segs, tail, err := scanLog(o.FS, logPath(dir), o.Progress, true)
+	segs, tail, err := scanLog(o, logPath(dir), true)
 	if err != nil {
 		return State{}, err
 	}
@@ -94,13 +119,14 @@ func Inspect(dir string, o Options) (State, error) {
 		o.Progress(tmp + " is what an interrupted compact left, and the next start will remove it")
 	}
 	o.Progress("checking the pages of state.db")
-	if err := CheckFile(statePath(dir)); err != nil {
+	if err := checkSchemaFile(statePath(dir), newest(o.upgrades)); err != nil {
 		return State{}, err
 	}
 	h, err := openHistory(statePath(dir), true, false)
 	if err != nil {
 		return State{}, err
 	}
+	h.newest = newest(o.upgrades)
 	s := newStore(dir, o, h)
 	if _, err = s.loadFiles(segs); err == nil {
 		o.Progress("counting the rows")
