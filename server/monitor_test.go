@@ -103,8 +103,9 @@ func TestReadyIsAnUnexpiredAuthority(t *testing.T) {
 	w.away.Store(true)
 	w.clock.Advance(59 * time.Second)
 	require.ErrorContains(t, w.m.Ready(), "lease ended")
-	require.ErrorIs(t, <-w.done, authority.ErrLeaseEnded)
+	err := <-w.done
 	w.cancel = nil
+	require.ErrorIs(t, err, authority.ErrLeaseEnded)
 	require.ErrorContains(t, w.m.Ready(), "ended: ")
 	require.NoError(t, w.m.Healthy())
 	_, ok = w.m.Read()

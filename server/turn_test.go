@@ -60,5 +60,7 @@ func TestTheEndOfServiceIsSaid(t *testing.T) {
 	r.start()
 	r.srv.breakdown(ErrStoreFailed)
 	require.ErrorIs(t, <-said, ErrStoreFailed)
-	require.ErrorIs(t, <-r.done, ErrStoreFailed)
+	err := <-r.done
+	r.cancel = nil
+	require.ErrorIs(t, err, ErrStoreFailed)
 }
