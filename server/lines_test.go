@@ -3,6 +3,8 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -102,6 +104,12 @@ func TestOneLinePerConnection(t *testing.T) {
 	require.NotContains(t, line, "key")
 	require.NoError(t, w.stop())
 	require.Len(t, log.events(t, "connection ended"), 3)
+
+	// Who has the token of the activation could forge its guard.
+	token := p.ok.Certificate.Token[:]
+	for _, form := range []string{string(token), hex.EncodeToString(token), base64.RawStdEncoding.EncodeToString(token), strings.Trim(fmt.Sprint(token), "[]")} {
+		require.NotContains(t, log.b.String(), form)
+	}
 }
 
 // TestThousandsOfStrangersFillNoLog sends thousands of connections that are no good and then
