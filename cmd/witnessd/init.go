@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 
 	"coordinator/cmd/internal/daemon"
-	"coordinator/frames"
 	"coordinator/handshake"
-	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 	"coordinator/internal/quicnet"
 	"coordinator/internal/shell"
@@ -33,6 +31,7 @@ func initCommand(state *string) *cobra.Command {
 	var output, coordinatorDir, quic string
 	var maxLease uint16
 	var existOK bool
+	var after successor
 	c := &cobra.Command{
 		Use:   "init",
 		Short: "make a witness: id, authority key, empty registry and state, witness.toml",
@@ -49,6 +48,9 @@ func initCommand(state *string) *cobra.Command {
 					return daemon.Usage("--quic must be the host:port to listen on: %w", err)
 				}
 			}
+			if _, err := after.predecessor(); err != nil {
+				return err
+			}
 			dir, err := stateDir(*state)
 			if err != nil {
 				return err
@@ -58,7 +60,7 @@ func initCommand(state *string) *cobra.Command {
 					return err
 				}
 			}
-			id, err := initialise(dir, &config{MaxLeaseSecs: maxLease, CoordinatorDir: coordinatorDir, QUIC: quic}, existOK)
+			id, err := initialise(dir, &config{MaxLeaseSecs: maxLease, CoordinatorDir: coordinatorDir, QUIC: quic}, &after, existOK)
 			if err != nil {
 				return err
 			}
@@ -81,6 +83,7 @@ next: enrol the coordinator's link key, then serve
 	c.Flags().Uint16Var(&maxLease, "max-lease-secs", witness.MaxLeaseSecs, "the longest lease that a coordinator may ask for")
 	c.Flags().StringVar(&quic, "quic", "", "HOST:PORT to serve coordinators of other users and hosts at (default: the Unix socket alone)")
 	c.Flags().BoolVar(&existOK, "exist-ok", false, "print the witness that is there already instead of refusing")
+	after.register(c.Flags())
 	daemon.AddOutput(c, &output)
 	return c
 }
@@ -88,7 +91,7 @@ next: enrol the coordinator's link key, then serve
 // initialise makes whatever a new witness lacks. witness.toml comes last: as long as it is
 // missing an interrupted init can be run again, and once it is there nothing is made any more,
 // so that a lost state file is never taken for a new witness's.
-func initialise(dir string, conf *config, existOK bool) (*identity, error) {
+func initialise(dir string, conf *config, after *successor, existOK bool) (*identity, error) {
 	_, missing := os.Lstat(dir)
 	if err := durable.MkdirPrivate(dir); err != nil {
 		return nil, fmt.Errorf("witness directory: %w", err)
@@ -112,17 +115,9 @@ func initialise(dir string, conf *config, existOK bool) (*identity, error) {
 	if err := handshake.CreateRegistry(filepath.Join(dir, registryFile)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	id, err := frames.NewID[frames.WitnessID](rand.Reader)
+	id, err := after.create(dir)
 	if err != nil {
 		return nil, err
-	}
-	if err := witness.Create(dir, id); errors.Is(err, fs.ErrExist) {
-		// An earlier init came this far.
-		if id, _, err = witness.Inspect(dir, "", clock.Reading{}); err != nil {
-			return nil, coded(err)
-		}
-	} else if err != nil {
-		return nil, coded(err)
 	}
 	conf.WitnessID = id
 	if err := durable.Create(path, configText(conf), durable.PrivateFile); err != nil {
