@@ -6,9 +6,14 @@ FUZZTIME    ?= 5s
 SEEDS       ?= 200
 SEED_BASE   ?= 1
 HOSTILE     ?= 2000
+PREFIX      ?= /usr/local
+DESTDIR     ?=
+VERSION     ?= 0.0.0-dev
+MAINTAINER  ?= Coordinator maintainers <maintainers@coordinator.example>
+NFPM        ?= $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build demo test check lint race failpoint fuzz sim vectors hostile bench bench-quick bench-growth bench-check clean
+.PHONY: all build demo test check lint race failpoint fuzz sim vectors hostile bench bench-quick bench-growth bench-check man completions install deb check-packages clean
 
 all: build
 
@@ -81,6 +86,35 @@ bench-growth:
 
 bench-check:
 	cd bench && $(GO) vet ./... && $(STATICCHECK) ./... && $(GO) test ./...
+
+# Manual pages of every command, by the programs built with the tag manual.
+man:
+	@rm -rf bin/man && mkdir -p bin/man
+	@for program in coordctl coordinatord ownerd witnessd; do CGO_ENABLED=0 $(GO) run -tags manual ./cmd/$$program bin/man || exit 1; done
+
+completions: build
+	@mkdir -p bin/completions/bash bin/completions/zsh bin/completions/fish
+	@for program in coordctl coordinatord ownerd witnessd; do \
+		bin/$$program completion bash >bin/completions/bash/$$program && \
+		bin/$$program completion zsh >bin/completions/zsh/_$$program && \
+		bin/$$program completion fish >bin/completions/fish/$$program.fish || exit 1; \
+	done
+
+# What a system has: programs, units, manual pages, completions. Users are made by
+# `systemd-sysusers coordinator.conf`, their directories by `systemd-tmpfiles --create`.
+install: build man completions
+	cmd/packaging/install.sh "$(DESTDIR)" "$(PREFIX)"
+
+# bin/coordinator_VERSION_ARCH.deb. nfpm comes over the network when it is not there yet.
+deb:
+	@rm -rf bin/package bin/coordinator_*.deb
+	$(MAKE) install DESTDIR=bin/package PREFIX=/usr
+	GOARCH=$$($(GO) env GOARCH) VERSION="$(VERSION)" MAINTAINER="$(MAINTAINER)" GOFLAGS= $(NFPM) package -f cmd/packaging/nfpm.yaml -p deb -t bin/
+	@ls bin/coordinator_*.deb
+
+# The package, looked at and, as root, installed in a machine of its own whose PID 1 is systemd.
+check-packages: deb
+	PACKAGE="$$(ls "$(CURDIR)"/bin/coordinator_*.deb)" $(GO) test -count=1 -timeout 15m ./cmd/packaging
 
 clean:
 	rm -rf bin

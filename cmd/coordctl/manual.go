@@ -1,0 +1,14 @@
+//go:build manual
+
+package main
+
+import (
+	"os"
+
+	"coordinator/cmd/internal/manual"
+)
+
+// Built with this tag the program writes its manual pages.
+func init() {
+	os.Exit(manual.Main((&app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}).root(), "1"))
+}
