@@ -71,6 +71,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 			client.Close() //nolint:errcheck // the process is ending
 		}
 	}()
+	defer daemon.TendHeap().Stop()
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,

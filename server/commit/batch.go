@@ -13,6 +13,10 @@ import (
 	"coordinator/server/work"
 )
 
+// itemsPerReading is for how many items a reading of the clock serves: it costs a tenth of
+// what they do, who are built in less than a millisecond.
+const itemsPerReading = 16
+
 // A round is one batch from the moment it is built until its replies are out.
 type round struct {
 	tx      *store.Tx
@@ -71,17 +75,20 @@ func (w *Writer) commitBatch() (bool, error) {
 // build applies the items of batch, in order, to one transaction. An error means that the
 // store cannot be trusted, or has reached the end of a counter.
 func (w *Writer) build(batch []*item) (*round, error) {
-	r := &round{tx: w.o.Store.Begin(), began: time.Now()}
+	r := &round{tx: w.o.Store.Begin(), began: time.Now(), items: make([]*item, 0, len(batch)), replies: make([]reply, 0, len(batch))}
 	if err := w.pending.load(w.o.Store); err != nil {
 		return nil, err
 	}
 	lowDisk := w.o.LowDisk()
+	var now clock.Reading
 	for i, it := range batch {
 		if !r.fits(it) {
 			r.rest = batch[i:]
 			break
 		}
-		now := w.o.Clock.Now()
+		if i%itemsPerReading == 0 {
+			now = w.o.Clock.Now()
+		}
 		if refusal := w.admit(it, now); refusal != nil {
 			r.decide(it, reply{err: refusal})
 			continue

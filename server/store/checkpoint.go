@@ -122,9 +122,16 @@ func newPlacer(c *checkpoint, tx *bolt.Tx) (*placer, error) {
 // place writes one change. It reports true when an open cut still needs the history row
 // that the change replaces: the change then stays in memory, and in bucket carry, until a
 // later checkpoint. Inserting never disturbs a cut, which skips rows of later commits, and
-// no cut reads the live bucket.
+// no cut reads the live bucket. What is fresh replaces nothing, and is in no carry.
 func (w *placer) place(ch *change) (held bool, err error) {
 	key := ch.key[:]
+	if ch.fresh {
+		b := w.history
+		if ch.row.Live {
+			b = w.live
+		}
+		return false, b.Put(key, encodeChange(ch))
+	}
 	if ch.row != nil && ch.row.Live {
 		err = w.live.Put(key, encodeChange(ch))
 	} else {

@@ -13,8 +13,8 @@ func (s *Store) PrefetchHeads(refs, heads []frames.ObjectRef) (*Loaded, error) {
 	// in it.
 	l := &Loaded{pos: s.completed.Load()}
 	var err error
-	if l.rows, err = s.hist.lookup(keysOf(refs), false); err == nil && len(heads) > 0 {
-		l.heads, err = s.hist.lookup(keysOf(heads), true)
+	if l.rows, err = s.hist.find(keysOf(refs), false); err == nil && len(heads) > 0 {
+		l.heads, err = s.hist.find(keysOf(heads), true)
 	}
 	if err != nil {
 		return nil, s.readFault(err)
@@ -46,7 +46,7 @@ func (tx *Tx) GetHead(ref frames.ObjectRef) (Row, bool, error) {
 func (tx *Tx) findHead(k Key) (*row, bool) {
 	r, known := tx.find(k)
 	if !known {
-		r, known = tx.heads[k]
+		r, known = tx.loaded.heads.find(k)
 	}
 	return r, known
 }

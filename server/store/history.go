@@ -258,19 +258,18 @@ func (h *history) decodeChange(bucket, key, v []byte) (*change, error) {
 	return c, nil
 }
 
-// lookup reads the history rows of keys, without their payloads if headless; a missing one
-// is nil.
-func (h *history) lookup(keys []Key, headless bool) (map[Key]*row, error) {
-	rows := make(map[Key]*row, len(keys))
+// find reads the history rows of keys, without their payloads if headless.
+func (h *history) find(keys []Key, headless bool) (found, error) {
+	f := found{keys: keys, rows: make([]*row, len(keys))}
 	err := h.view(func(tx *bolt.Tx) error {
 		b, err := h.bucket(tx, bucketHistory)
 		if err != nil {
 			return err
 		}
-		for _, k := range keys {
-			rows[k] = nil
-			v := b.Get(k[:])
-			if v == nil {
+		cur := b.Cursor() // one for all: each takes memory
+		for i, k := range keys {
+			key, v := cur.Seek(k[:])
+			if string(key) != string(k[:]) {
 				continue
 			}
 			c, err := h.decodeChange(bucketHistory, k[:], v)
@@ -281,11 +280,17 @@ func (h *history) lookup(keys []Key, headless bool) (map[Key]*row, error) {
 				c.row.behead()
 			}
 			c.row.own()
-			rows[k] = c.row
+			f.rows[i] = c.row
 		}
 		return nil
 	})
-	return rows, err
+	if len(keys) > walkedKeys {
+		f.index = make(map[Key]int, len(keys))
+		for i, k := range keys {
+			f.index[k] = i
+		}
+	}
+	return f, err
 }
 
 // read visits up to pageRows history rows behind p.after and returns those that the cut

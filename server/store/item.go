@@ -48,6 +48,7 @@ type item struct {
 	eventID frames.EventID       // event, fact
 	row     *row                 // event, row
 	created bool                 // event, row: no row before; remove: a row before
+	fresh   bool                 // event, row: and no change of the key in memory; never after a decode
 	image   []byte               // event: the SnapshotRecord image; fact: the payload
 
 	ref      frames.ObjectRef // fact, remove

@@ -14,6 +14,9 @@ func newOverlay() *overlay { return &overlay{tree: newChangeTree()} }
 // put takes the newest change of a key.
 func (o *overlay) put(c *change) {
 	old, replaced := o.tree.Set(c)
+	if replaced {
+		c.fresh = old.fresh && c.row != nil // a removal is looked up: it costs little and is rare
+	}
 	o.ops++
 	o.weight += c.weight()
 	if replaced {

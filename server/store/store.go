@@ -107,8 +107,36 @@ func (s *Store) keepFrom(commit uint64) uint64 {
 // Loaded is what Prefetch read, for Tx.Use.
 type Loaded struct {
 	pos   uint64
-	rows  map[Key]*row
-	heads map[Key]*row // without their payloads
+	rows  found
+	heads found // without their payloads
+}
+
+var nothingLoaded = new(Loaded)
+
+// found is what a look-up found: one row for each key, nil where there is none.
+type found struct {
+	keys  []Key
+	rows  []*row
+	index map[Key]int // of more keys than one likes to walk over
+}
+
+// walkedKeys is how many keys are compared faster than hashed.
+const walkedKeys = 16
+
+func (f *found) find(k Key) (r *row, known bool) {
+	if f.index != nil {
+		i, known := f.index[k]
+		if !known {
+			return nil, false
+		}
+		return f.rows[i], true
+	}
+	for i := range f.keys {
+		if f.keys[i] == k {
+			return f.rows[i], true
+		}
+	}
+	return nil, false
 }
 
 // Prefetch reads the history rows of refs from state.db, so that the writer finds them in
@@ -212,7 +240,7 @@ func (s *Store) apply(h recordHead, items []item) error {
 		}
 		switch it.op {
 		case itemEvent, itemRow:
-			s.mem.set(&change{key: it.row.key, row: it.row, commit: h.commit})
+			s.mem.set(&change{key: it.row.key, row: it.row, commit: h.commit, fresh: it.fresh})
 			if it.created {
 				s.mem.counts.add(it.row.key.Kind(), it.row.Principal)
 			}

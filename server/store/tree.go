@@ -84,6 +84,9 @@ type change struct {
 	key    Key
 	row    *row // nil: removed
 	commit uint64
+	// fresh says that state.db has nothing of the key: its first row was written since the
+	// last checkpoint, by this process. A checkpoint then need not look for what it replaces.
+	fresh bool
 }
 
 func (c *change) weight() uint64 {

@@ -16,12 +16,20 @@ type Tx struct {
 	buf    []byte // recordHeader free bytes, then the body
 	items  []item
 	own    map[Key]*row // this transaction's rows; nil: removed
-	loaded map[Key]*row // from state.db; nil: not there
-	heads  map[Key]*row // likewise, without their payloads
+	loaded *Loaded      // what was read of state.db for the command at hand
+	asked  [8]answer    // what memory said last; it does not change below a transaction
+	turn   int          // the next of asked to go
 	base   frames.EventCut
 	head   frames.EventCut
 	commit uint64
 	err    error
+}
+
+// An answer is what memory said of a key. A command asks for the same few again and again.
+type answer struct {
+	key   Key
+	row   *row
+	known bool
 }
 
 // keptBytes and keptItems are the room that a transaction leaves to the next: one large
@@ -44,26 +52,21 @@ func (tx *Tx) reset(s *Store) {
 	clear(tx.items) // nothing keeps an item; what it points to may be large
 	tx.items = tx.items[:0]
 	tx.own = make(map[Key]*row)
-	tx.loaded = make(map[Key]*row)
-	tx.heads = make(map[Key]*row)
+	tx.loaded = nothingLoaded
+	clear(tx.asked[:])
 	tx.base, tx.head = s.state.Head, s.state.Head
 	tx.commit = s.state.Commit + 1
 	tx.err = nil
 }
 
-// Use makes prefetched rows known to Get. It reports false when they are stale: a
-// checkpoint has since taken changes out of memory that the read may have missed. The
-// caller prefetches again.
+// Use makes prefetched rows known to Get, in the place of those before. It reports false when
+// they are stale: a checkpoint has since taken changes out of memory that the read may have
+// missed. The caller prefetches again.
 func (tx *Tx) Use(l *Loaded) bool {
 	if l.pos < tx.s.dropped {
 		return false
 	}
-	for k, r := range l.rows {
-		tx.loaded[k] = r
-	}
-	for k, r := range l.heads {
-		tx.heads[k] = r
-	}
+	tx.loaded = l
 	return true
 }
 
@@ -84,10 +87,22 @@ func (tx *Tx) find(k Key) (*row, bool) {
 	if r, ok := tx.own[k]; ok {
 		return r, true
 	}
-	if r, known := tx.s.mem.find(k); known {
+	if r, known := tx.inMemory(k); known {
 		return r, true
 	}
-	r, known := tx.loaded[k]
+	return tx.loaded.rows.find(k)
+}
+
+// inMemory is what memory says of a key, without what this transaction writes.
+func (tx *Tx) inMemory(k Key) (*row, bool) {
+	for i := range tx.asked {
+		if a := &tx.asked[i]; a.key == k {
+			return a.row, a.known
+		}
+	}
+	r, known := tx.s.mem.find(k)
+	tx.asked[tx.turn] = answer{k, r, known}
+	tx.turn = (tx.turn + 1) % len(tx.asked)
 	return r, known
 }
 
@@ -165,6 +180,11 @@ func (tx *Tx) put(it *item, r Row) {
 		return
 	}
 	it.prev, it.created = prev, prev == nil
+	if it.created {
+		_, written := tx.own[it.row.key]
+		_, known = tx.inMemory(it.row.key)
+		it.fresh = !written && !known
+	}
 	tx.own[it.row.key] = it.row
 }
 

@@ -19,15 +19,19 @@ type txn struct {
 	// quiet and silent are the rows that change without an event, which go last, each as it
 	// is then.
 	quiet   []frames.ObjectRef
-	silent  map[frames.ObjectRef]Change
+	silent  map[frames.ObjectRef]*Change
 	created []frames.ObjectRef
 	own     map[frames.ObjectRef]*Stored // nil: removed
 	pending []PendingChange
 	ends    []func() error // finish operations, behind every other event [D-35]
 }
 
+// usualChanges is room for what most commands change.
+const usualChanges = 6
+
 func newTxn(v View, env Env) *txn {
-	return &txn{view: v, env: env, head: env.Head, own: make(map[frames.ObjectRef]*Stored), silent: make(map[frames.ObjectRef]Change)}
+	return &txn{view: v, env: env, head: env.Head, changes: make([]Change, 0, usualChanges),
+		own: make(map[frames.ObjectRef]*Stored), silent: make(map[frames.ObjectRef]*Change)}
 }
 
 // Record makes the transaction a [View] with its own changes in it.
@@ -82,9 +86,7 @@ func (t *txn) emit(c Change) error {
 	c.EventID = id
 	t.head++
 	t.changes = append(t.changes, c)
-	if t.own[c.Ref()] = &c.Stored; c.Removed {
-		t.own[c.Ref()] = nil
-	}
+	t.see(&t.changes[len(t.changes)-1])
 	delete(t.silent, c.Ref()) // this version is newer
 	return nil
 }
@@ -93,10 +95,17 @@ func (t *txn) emit(c Change) error {
 func (t *txn) silently(c Change) {
 	ref := c.Ref()
 	t.quiet = append(t.quiet, ref)
-	t.silent[ref] = c
-	if t.own[ref] = &c.Stored; c.Removed {
-		t.own[ref] = nil
+	t.silent[ref] = &c
+	t.see(&c)
+}
+
+// see lets the transaction read what it changes. c does not change any more.
+func (t *txn) see(c *Change) {
+	if c.Removed {
+		t.own[c.Ref()] = nil
+		return
 	}
+	t.own[c.Ref()] = &c.Stored
 }
 
 // putRecord encodes and puts a version of a record with its annex.
@@ -224,7 +233,7 @@ func (t *txn) outcome() Outcome {
 	changes := t.changes
 	for _, ref := range t.quiet {
 		if c, ok := t.silent[ref]; ok {
-			changes = append(changes, c)
+			changes = append(changes, *c)
 			delete(t.silent, ref)
 		}
 	}
