@@ -383,9 +383,11 @@ func TestAcceptingPausesWithoutDescriptors(t *testing.T) {
 	taken := func(*net.UnixConn) { t.Error("there was none") }
 	f := &failing{closed: make(chan struct{})}
 	done := make(chan error, 1)
-	go func() { done <- s.acceptLoop(context.Background(), f, taken, new(spares)) }()
+	kept := new(spares)
+	go func() { done <- s.acceptLoop(context.Background(), f, taken, kept) }()
 	for n := int32(1); n <= 3; n++ {
 		eventually(t, "it waits", func() bool { return f.n.Load() == n && m.Timers() == 1 })
+		require.Empty(t, kept.files, "the spares are for the rest of the process meanwhile")
 		m.Advance(acceptPause)
 	}
 	eventually(t, "it accepts again", func() bool { return f.n.Load() == 4 })
