@@ -259,6 +259,8 @@ func TestRestoreRefusesBesideALivingLease(t *testing.T) {
 	copyFile(t, filepath.Join(r.dir, linkKey), key)
 	reseal(t, whole, func(m map[string]any) { m["source"] = "/somewhere/else" })
 	refused(daemon.ExitLeaseHeld, "the lease of activation 1 at epoch 1 lives for", "--witness-key", key)
+	soon := time.Now().Add(time.Hour) // whatever this machine is busy with
+	reseal(t, whole, func(m map[string]any) { m["lease_expires_at"] = soon.Unix() })
 	refused(daemon.ExitLeaseHeld, "the witness was not asked, and a lease of the old coordinator may live until")
 	refused(daemon.ExitConfig, "no such file", "--witness-key", key+".no")
 	refused(daemon.ExitWitness, "the witness cannot be asked with", "--witness-key", filepath.Join(r.root, "k", "client.ed25519"))
