@@ -170,7 +170,14 @@ type process struct {
 
 func launch(t *testing.T, env []string, program string, args ...string) *process {
 	t.Helper()
+	return launchIn(t, nil, env, program, args...)
+}
+
+// launchIn is launch with attributes of the process, nil for none.
+func launchIn(t *testing.T, attr *syscall.SysProcAttr, env []string, program string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(program, args...), exited: make(chan struct{}), more: make(chan struct{}, 1)}
+	p.cmd.SysProcAttr = attr
 	p.cmd.Env = append(os.Environ(), env...)
 	read, write, err := os.Pipe()
 	require.NoError(t, err)
