@@ -43,7 +43,7 @@ func localRoom(o Options) (int, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &have); err != nil {
 		return 0, fmt.Errorf("limit of open files: %w", err)
 	}
-	kept := uint64(reservedDescriptors + perOwner*len(o.Owners))
+	kept := uint64(reservedDescriptors + perOwner*len(o.Owners) + o.Descriptors)
 	if have.Cur < kept+minLocal {
 		return 0, &DescriptorError{Have: have.Cur, Need: kept + minLocal}
 	}

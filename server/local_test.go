@@ -41,6 +41,13 @@ func TestLimitsOfOpenFiles(t *testing.T) {
 
 	set(reservedDescriptors + minLocal - 1)
 	_, err = localRoom(o)
+	o.Descriptors = 1
+	set(reservedDescriptors + minLocal)
+	_, err = localRoom(o)
+	require.Equal(t, &DescriptorError{Have: reservedDescriptors + minLocal, Need: reservedDescriptors + minLocal + 1}, err)
+	o.Descriptors = 0
+	set(reservedDescriptors + minLocal - 1)
+	_, err = localRoom(o)
 	require.Equal(t, &DescriptorError{Have: reservedDescriptors + minLocal - 1, Need: reservedDescriptors + minLocal}, err)
 }
 

@@ -71,6 +71,8 @@ type Options struct {
 	// must not wait. Nil is ignored.
 	Working func()
 
+	// Descriptors are kept from clients for what the caller itself may open meanwhile.
+	Descriptors int
 	// Monitor watches the coordinator. Nil is ignored.
 	Monitor *Monitor
 

@@ -75,7 +75,7 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
-		Monitor: watch,
+		Monitor: watch, Descriptors: monitor.Descriptors(),
 		Progress: func(line string) {
 			manager.Status(line)
 			fmt.Fprintln(stdout, line)

@@ -151,6 +151,14 @@ func StartMonitor(c MonitorConfig, s Subject) (*Monitor, error) {
 	return m, nil
 }
 
+// Descriptors are the most that it has open: none when it is off.
+func (m *Monitor) Descriptors() int {
+	if m == nil {
+		return 0
+	}
+	return maxScrapers + 2 // the listener, and what a collector reads
+}
+
 // Addr is where it listens.
 func (m *Monitor) Addr() string { return m.l.Addr().String() }
 
