@@ -13,7 +13,7 @@ import (
 )
 
 // Schema is that of the files of an open store, the newest that this program reads.
-func Schema() uint32 { return schemaVersion }
+func Schema() uint32 { return newest(upgrades) }
 
 // A Copy is the files of a running store as of one commit, which open as the store would
 // after a crash at that commit.
