@@ -114,6 +114,10 @@ type Conn struct {
 	rests chan []byte   // write to finishWrites, and wlock with it
 	pongs chan uint64   // readLoop to answerPings
 
+	// Owned by readLoop.
+	reading *Subscription // that of the last event
+	fresh   *Subscription // has events that its consumer has not been told of
+
 	mu     sync.Mutex
 	calls  map[frames.RequestID]*call              // guarded by mu
 	subs   map[frames.SubscriptionID]*Subscription // guarded by mu; those of this connection
@@ -187,6 +191,16 @@ func (c *Conn) Err() error {
 	return c.cause
 }
 
+// ended is Err at the cost of a look at a channel while the connection is open.
+func (c *Conn) ended() error {
+	select {
+	case <-c.done:
+		return c.Err()
+	default:
+		return nil
+	}
+}
+
 // Close ends the connection and returns once its goroutines have. Requests without a reply
 // end as they would on any disconnect. Its error says that something which results showed
 // could not be made durable in the [State]; the connection has ended all the same.
@@ -221,10 +235,8 @@ func (c *Conn) fail(cause error) {
 func (c *Conn) live() error { return c.liveAt(c.opts.Clock.Now()) }
 
 func (c *Conn) liveAt(now clock.Reading) error {
-	select {
-	case <-c.done:
-		return c.Err()
-	default:
+	if err := c.ended(); err != nil {
+		return err
 	}
 	if c.lease.Load().expired(now) {
 		return ErrExpired
@@ -366,6 +378,10 @@ func (c *Conn) readLoop(r *bufio.Reader) error {
 	fr := frameReader{r: r, limits: &c.hello.Limits}
 	var now clock.Reading
 	for {
+		if c.fresh != nil && !fr.whole() {
+			c.fresh.nudge()
+			c.fresh = nil
+		}
 		buffered := r.Buffered()
 		f, err := fr.next()
 		if err != nil {

@@ -22,7 +22,7 @@ func (s *Subscription) settle(ctx context.Context) (covered bool, err error) {
 // consumer that is about to wait grants sooner when the coordinator could not send the
 // largest event: nothing else would ever move.
 //
-// balance, queue and owed together are the window at all times, so no sum of grants can
+// balance, queue, batch and owed together are the window at all times, so no sum of grants can
 // pass the selected maxima (protocol.md §10).
 func (s *Subscription) grant(ctx context.Context, waiting bool) error {
 	s.mu.Lock()

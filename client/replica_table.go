@@ -161,7 +161,7 @@ func (t *table) apply(e *Event) error {
 	if e.Revision != have+1 {
 		return &RevisionError{Sequence: e.Sequence, Object: e.Object, Have: have, Got: e.Revision}
 	}
-	if err := carries(e); err != nil {
+	if err := carries(e, new(frames.SnapshotRecord)); err != nil {
 		return fmt.Errorf("%w: event %d: %w", ErrProtocol, e.Sequence, err)
 	}
 	now, err := t.after(e, old)

@@ -140,7 +140,7 @@ func keepsWhatCame(t *testing.T, early bool) {
 func (s *Subscription) queued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.queue)
+	return len(s.batch) + len(s.queue)
 }
 
 // TestReplicaResumesBehind comes back to a coordinator that has gone on: it does not say

@@ -36,7 +36,8 @@ type revisions struct {
 	// whole says that an object which is not known does not exist. Otherwise the first
 	// event of an object sets its revision.
 	whole  bool
-	loaded int // how many the snapshot had
+	loaded int                   // how many the snapshot had
+	record frames.SnapshotRecord // scratch of apply
 }
 
 func newRevisions(whole bool) *revisions {
@@ -64,9 +65,10 @@ func (r *revisions) apply(e *Event) error {
 	if (known || r.whole) && e.Revision != have+1 {
 		return &RevisionError{Sequence: e.Sequence, Object: e.Object, Have: have, Got: e.Revision}
 	}
-	if err := carries(e); err != nil {
+	if err := carries(e, &r.record); err != nil {
 		return fmt.Errorf("%w: event %d: %w", ErrProtocol, e.Sequence, err)
 	}
+	r.record.Payload = nil // which is the event's
 	if e.Kind == frames.EventObjectRemoved {
 		delete(r.known, e.Object)
 		return nil
@@ -76,11 +78,11 @@ func (r *revisions) apply(e *Event) error {
 }
 
 // carries checks that a record inside an event is that of the event's object and revision.
-func carries(e *Event) error {
+// It is decoded into r.
+func carries(e *Event, r *frames.SnapshotRecord) error {
 	switch {
 	case e.Kind.CarriesRecord():
-		var r frames.SnapshotRecord
-		if err := codec.DecodeImage(&r, e.Payload); err != nil {
+		if err := codec.DecodeImage(r, e.Payload); err != nil {
 			return fmt.Errorf("record: %w", err)
 		}
 		if r.Ref() != e.Object || r.Revision != e.Revision {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"coordinator/frames"
 	"coordinator/internal/durable"
@@ -43,6 +44,8 @@ type State struct {
 	mu    sync.Mutex
 	mem   memory             // guarded by mu; as last read or written
 	conns map[*Conn]struct{} // guarded by mu; open connections that use this state
+
+	shown atomic.Pointer[cutSeen] // a cut that mem is not below, nil when mem was replaced since
 }
 
 // memory is the content of the state file. Ids and hashes are lowercase hex.
@@ -192,8 +195,7 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 	})
 	switch {
 	case errors.Is(err, errUnchanged):
-		s.mem = next
-		s.keep(shown)
+		s.replaceLocked(next, shown)
 		return nil
 	case err != nil && refused == nil:
 		if errors.As(err, new(*StateError)) || errors.As(err, new(*durable.UnsafeFileError)) {
@@ -203,13 +205,14 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 	case err != nil:
 		return refused
 	}
-	s.mem = next
-	s.keep(shown)
+	s.replaceLocked(next, shown)
 	return refused
 }
 
-// keep carries over what the memory had been shown and the file does not hold yet.
-func (s *State) keep(shown *cutSeen) {
+// replaceLocked carries over what the memory had been shown and the file does not hold yet.
+func (s *State) replaceLocked(next memory, shown *cutSeen) {
+	s.shown.Store(nil)
+	s.mem = next
 	if shown != nil {
 		s.mem.raise(*shown)
 	}
@@ -434,6 +437,20 @@ func (s *State) Flush() error {
 	})
 }
 
+// observe raises the cut that this client has been shown, in memory; it costs no I/O and
+// becomes durable with the next write or Flush. Of many subscriptions that are shown the
+// same, one takes the lock.
+func (s *State) observe(cut cutSeen) {
+	if have := s.shown.Load(); have != nil && have.Activation == cut.Activation && have.Sequence >= cut.Sequence {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mem.raise(cut) {
+		s.shown.Store(s.mem.Cut)
+	}
+}
+
 // raise lifts the cut within the activation that it belongs to. It moves to another
 // activation only with a verified snapshot, which first holds the old cut against the
 // new history. It reports a change.
@@ -441,7 +458,8 @@ func (m *memory) raise(cut cutSeen) bool {
 	if cut.Sequence == 0 || m.Cut == nil || m.Cut.Activation != cut.Activation || m.Cut.Sequence >= cut.Sequence {
 		return false
 	}
-	m.Cut = &cut
+	raised := cut // so that nothing is allocated otherwise
+	m.Cut = &raised
 	return true
 }
 

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -291,8 +292,8 @@ func TestC12_CreditIsNeitherLostNorDoubled(t *testing.T) {
 				require.ErrorIs(t, err, context.Canceled, "and nothing is lost by it")
 			}
 			s.mu.Lock()
-			queued, bytes := uint32(len(s.queue)), uint32(0)
-			for _, q := range s.queue {
+			queued, bytes := uint32(len(s.batch)+len(s.queue)), uint32(0)
+			for _, q := range slices.Concat(s.batch, s.queue) {
 				bytes += q.size
 			}
 			require.Equal(t, s.window, credit{s.balance.count + s.owed.count + queued, s.balance.bytes + s.owed.bytes + bytes})

@@ -177,7 +177,7 @@ func (s *Subscription) Next(ctx context.Context) (Update, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		cause := s.conn.Err()
+		cause := s.conn.ended()
 		if err := s.trusted(cause); err != nil {
 			return nil, err
 		}
@@ -202,9 +202,7 @@ func (s *Subscription) Next(ctx context.Context) (Update, error) {
 // trusted tells whether what was read may still be acted on, after the connection ended
 // for cause or not at all.
 func (s *Subscription) trusted(cause error) error {
-	var fatal *FatalError
-	var cut *AuthenticationError
-	if cause != nil && !errors.Is(cause, ErrDisconnected) && !errors.As(cause, &fatal) && !errors.As(cause, &cut) {
+	if cause != nil && !harmless(cause) {
 		return cause
 	}
 	c := s.conn
@@ -213,6 +211,13 @@ func (s *Subscription) trusted(cause error) error {
 		return ErrExpired
 	}
 	return nil
+}
+
+// harmless reports whether a connection's end leaves what it brought before standing.
+func harmless(cause error) bool {
+	var fatal *FatalError
+	var cut *AuthenticationError
+	return errors.Is(cause, ErrDisconnected) || errors.As(cause, &fatal) || errors.As(cause, &cut)
 }
 
 // take delivers what is there: replayed events first. Nothing is nil, nil.
@@ -257,10 +262,7 @@ func (s *Subscription) deliver(e *Event) (Update, error) {
 
 // unreadGap takes the next gap of a paused subscription, nil when there is none.
 func (s *Subscription) unreadGap() *Gap {
-	s.mu.Lock()
-	there := len(s.queue) > 0 && s.queue[0].gap != nil
-	s.mu.Unlock()
-	if !there || s.replayed != nil {
+	if q, _ := s.head(); q.gap == nil || s.replayed != nil {
 		return nil
 	}
 	u, _ := s.take()

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"coordinator/frames"
@@ -51,6 +53,8 @@ type Subscription struct {
 	wake     chan struct{}      // holds one element when the queue has grown
 
 	// Owned by the consumer.
+	batch    []queued        // taken from the queue and not delivered
+	room     []queued        // of the batch, for the queue that follows
 	cut      frames.EventCut // of the last event delivered
 	owed     credit          // delivered and not yet granted again
 	paused   *frames.Gap     // the latest gap told, nil once healed
@@ -121,13 +125,13 @@ func (s *Subscription) goLiveLocked() {
 	s.phase, s.balance = phaseLive, s.window
 }
 
-// event takes one COORD_EVENT; the reader calls it.
+// event takes one COORD_EVENT, of which it keeps nothing; the reader calls it, and wakes
+// the consumer behind the last event that has come.
 func (c *Conn) event(f *frames.CoordEvent, outer uint32) error {
-	s := c.subscription(f.SubscriptionID)
+	s := c.lockFor(f.SubscriptionID)
 	if s == nil {
 		return fmt.Errorf("%w: an event for no subscription", ErrProtocol)
 	}
-	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.phase != phaseLive:
@@ -142,11 +146,34 @@ func (c *Conn) event(f *frames.CoordEvent, outer uint32) error {
 	s.balance.count--
 	s.balance.bytes -= outer
 	s.delivery, s.sent = frames.DeliveryCut(f.Delivery), frames.EventCut(f.Sequence)
-	s.pushLocked(queued{size: outer, event: &Event{
+	s.queue = append(s.queue, queued{size: outer, event: &Event{
 		Sequence: f.Sequence, ID: f.EventID, Kind: f.Kind, Object: f.Object,
-		Revision: f.Revision, Schema: f.Schema, Payload: f.Payload, Delivery: f.Delivery,
+		Revision: f.Revision, Schema: f.Schema, Payload: bytes.Clone(f.Payload), Delivery: f.Delivery,
 	}})
+	if c.fresh != s {
+		if c.fresh != nil {
+			c.fresh.nudge()
+		}
+		c.fresh = s
+	}
 	return nil
+}
+
+// lockFor finds the subscription of an event and locks it; nil when there is none. One
+// after another are mostly of the same.
+func (c *Conn) lockFor(id frames.SubscriptionID) *Subscription {
+	if s := c.reading; s != nil {
+		if s.mu.Lock(); s.id == id {
+			return s
+		}
+		s.mu.Unlock()
+	}
+	s := c.subscription(id)
+	if s != nil {
+		c.reading = s
+		s.mu.Lock()
+	}
+	return s
 }
 
 // gap takes one GAP; the reader calls it. What it says of the last event must be what was
@@ -172,7 +199,8 @@ func (c *Conn) gap(f *frames.Gap) error {
 		return fmt.Errorf("%w: more gaps than a paused subscription has", ErrProtocol)
 	}
 	s.phase, s.balance, s.applying = phasePaused, credit{}, false
-	s.pushLocked(queued{gap: f})
+	s.queue = append(s.queue, queued{gap: f})
+	s.nudge()
 	return nil
 }
 
@@ -189,48 +217,77 @@ func (c *Conn) subscription(id frames.SubscriptionID) *Subscription {
 	return c.subs[id]
 }
 
-func (s *Subscription) pushLocked(q queued) {
-	s.queue = append(s.queue, q)
+// nudge tells the consumer that the queue has grown.
+func (s *Subscription) nudge() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// pop takes the head of the queue.
+// keptRoom is up to how many places the room of a batch is kept for the next one.
+const keptRoom = 256
+
+// pop takes the head of the queue. The events that lie there are taken all at once.
 func (s *Subscription) pop() (q queued, ok bool) {
+	if len(s.batch) == 0 && !s.takeBatch() {
+		return q, false
+	}
+	q = s.batch[0]
+	s.batch[0] = queued{}
+	s.batch = s.batch[1:]
+	return q, true
+}
+
+// takeBatch moves the events at the head of the queue, or one gap, to the empty batch. It
+// reports whether there was something.
+func (s *Subscription) takeBatch() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for n < len(s.queue) && s.queue[n].gap == nil {
+		n++
+	}
+	switch {
+	case len(s.queue) == 0:
+		return false
+	case n < len(s.queue): // a gap, behind which little comes
+		n = max(n, 1)
+		s.batch = slices.Clone(s.queue[:n])
+		s.queue = slices.Delete(s.queue, 0, n)
+		return true
+	}
+	s.batch = s.queue
+	s.queue, s.room = s.room[:0], nil
+	if cap(s.batch) <= keptRoom {
+		s.room = s.batch
+	}
+	return true
+}
+
+// head is the next thing to be delivered of those that came live; for the consumer's goroutine.
+func (s *Subscription) head() (q queued, ok bool) {
+	if len(s.batch) > 0 {
+		return s.batch[0], true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.queue) == 0 {
 		return q, false
 	}
-	q = s.queue[0]
-	s.queue[0] = queued{}
-	if s.queue = s.queue[1:]; len(s.queue) == 0 {
-		s.queue = nil
-	}
-	return q, true
+	return s.queue[0], true
 }
 
 // waiting reports whether an event is the next thing to be delivered. Like pending it is
 // for the consumer's goroutine.
 func (s *Subscription) waiting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.pending() && len(s.queue) > 0 && s.queue[0].event != nil
+	q, _ := s.head()
+	return !s.pending() && q.event != nil
 }
 
 // isPaused reports whether the latest gap has been told and is not healed.
 func (s *Subscription) isPaused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.paused != nil && s.replayed == nil && s.phase == phasePaused && len(s.queue) == 0
-}
-
-// observe raises the cut that this client has been shown, in memory; it costs no I/O and
-// becomes durable with the next write or Flush.
-func (s *State) observe(cut cutSeen) {
-	s.mu.Lock()
-	s.mem.raise(cut)
-	s.mu.Unlock()
+	return s.paused != nil && s.replayed == nil && s.phase == phasePaused && len(s.batch)+len(s.queue) == 0
 }

@@ -172,3 +172,16 @@ func Decode(t Type, body []byte) (Frame, error) {
 	}
 	return f, nil
 }
+
+// DecodeInto is [Decode] into a frame of the type, whose former content is lost.
+func DecodeInto(f Frame, body []byte) error {
+	t := f.Type()
+	err := checkSize(t, len(body))
+	if err == nil {
+		err = codec.Decode(f, body)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", t, err)
+	}
+	return nil
+}
