@@ -61,6 +61,10 @@ func (c *Conn) tellEnd(took time.Duration, cause error) {
 		"transport", c.transport.String(), "duration_ms", took.Milliseconds(),
 		"requests", c.requests, "refusals", c.refused.Load(), "reason", reasonText(cause),
 	}
+	var fatal *FatalError
+	if errors.As(cause, &fatal) && fatal.Cause != nil {
+		args = append(args, "cause", clip(fatal.Cause.Error())) // for this side alone
+	}
 	level, lines := slog.LevelInfo, c.srv.lines.strangers
 	switch grant := c.grant.Load(); {
 	case grant != nil:

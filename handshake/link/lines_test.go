@@ -134,6 +134,7 @@ func TestARefusedProofIsTold(t *testing.T) {
 	require.Equal(t, "WARN", ends[0]["level"])
 	require.Equal(t, handshake.ShortKey(handshake.KeyIDOf(otherKey.Public())), ends[0]["key"])
 	require.NotEmpty(t, ends[0]["proof"])
+	require.NotEmpty(t, ends[0]["cause"])
 	require.EqualValues(t, 1, r.srv.Counts().Refusals[frames.CodeAuthenticationFailed])
 }
 
