@@ -152,3 +152,49 @@ func TestAFileSystemThatTurnsReadOnlyEndsTheProcess(t *testing.T) {
 	_, err = c.Command(t.Context(), lost)
 	require.NoError(t, err, "sent again, it is done once")
 }
+
+// TestAWitnessOnAReadOnlyDiskGrantsNothing: what it cannot write it does not sign. It ends with
+// its own code, and the coordinator with its lease; mended, they go on under a higher epoch.
+func TestAWitnessOnAReadOnlyDiskGrantsNothing(t *testing.T) {
+	r := newRig(t)
+	var disk *loopDisk
+	r.restartWitness(func(dir string) { disk = newLoopDisk(t, dir, "32m") })
+	p := r.serve()
+	before, _ := p.authority()
+	disk.fails()
+	require.Equal(t, daemon.ExitWriteFailed, r.witness.ends())
+	require.Contains(t, r.witness.output(), "read-only file system")
+	require.Equal(t, daemon.ExitFenced, p.ends())
+
+	disk.mends()
+	r.witness = launch(t, nil, witnessd, "serve", "--state", r.witnessDir())
+	r.witness.ready()
+	after, _ := r.serve().authority()
+	require.Greater(t, after, before)
+}
+
+// TestAnOwnerOnAReadOnlyDiskStartsNothing: it ends with its own code and with it what it ran,
+// and starts nothing that it could not write down.
+func TestAnOwnerOnAReadOnlyDiskStartsNothing(t *testing.T) {
+	r := withOwner(t)
+	require.Equal(t, 0, r.process.stop())
+	disk := newLoopDisk(t, r.odir, "32m")
+	r.startOwner()
+	r.serve().ready()
+	c := r.dial()
+	running := r.start(c, "/bin/sh", "-c", "exec sleep 1000")
+	r.send(c, running.cmd)
+	require.Equal(t, frames.OperationSucceeded, r.result(c, running.op).State)
+
+	started := filepath.Join(t.TempDir(), "started")
+	second := r.start(c, "/bin/sh", "-c", "touch "+started)
+	disk.fails()
+	r.send(c, second.cmd)
+	require.Equal(t, daemon.ExitWriteFailed, r.process.ends())
+	require.Contains(t, r.process.output(), "read-only file system")
+	require.NoFileExists(t, started)
+
+	disk.mends()
+	r.startOwner()
+	require.NotEqual(t, frames.RunCompleted, r.ended(c, running).State, "its process went with the owner")
+}

@@ -142,10 +142,15 @@ func (s *Server) ServeConn(ctx context.Context, nc net.Conn, ch handshake.Channe
 	}
 	s.leave(c.settled)
 	c.tellEnd(s.opt.Clock.Now().Boot-began, err)
-	if s.opt.Failed != nil && errors.Is(err, s.opt.Failed) {
-		return err
+	if !s.failed(err) {
+		return nil
 	}
-	return nil
+	// What the peer was told leaves out what this process must say of its end.
+	var fatal *FatalError
+	if errors.As(err, &fatal) && s.failed(fatal.Cause) {
+		return fatal.Cause
+	}
+	return err
 }
 
 // standing is where the connection counts once it has ended.
