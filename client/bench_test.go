@@ -3,10 +3,12 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/internal/clock"
 )
@@ -19,7 +21,7 @@ func BenchmarkSnapshotStage(b *testing.B) {
 	for _, size := range []struct {
 		name string
 		doc  int
-	}{{"memory", 200}, {"file", 1200}} {
+	}{{"memory", 200}, {"file", 4000}} {
 		b.Run(size.name, func(b *testing.B) {
 			dir, guard := b.TempDir(), frames.AuthorityGuard{Activation: 1}
 			records := make([]frames.SnapshotRecord, benchmarkRecords)
@@ -31,18 +33,43 @@ func BenchmarkSnapshotStage(b *testing.B) {
 				records[i] = r
 				require.NoError(b, digest.Add(&r))
 			}
+			pages := snapshotBodies(b, records)
 			end := &frames.SnapshotEnd{RecordCount: benchmarkRecords, Digest: digest.Sum()}
 			b.ReportAllocs()
 			for b.Loop() {
 				t := &taking{conn: &Conn{guard: guard}, staged: newSpool(dir, maxSnapshotBytes), begin: &frames.SnapshotBegin{Guard: guard, Base: 9}}
-				for i := range records {
-					require.NoError(b, t.stage(&records[i]))
+				for _, body := range pages {
+					p, err := frames.DecodeImages(frames.TypeSnapshotPage, bytes.Clone(body))
+					require.NoError(b, err)
+					require.NoError(b, t.stage(p.(*frames.SnapshotImages)))
 				}
 				require.NoError(b, t.verify(end))
 				require.NoError(b, t.staged.close())
 			}
 		})
 	}
+}
+
+// benchmarkPage is how many records or events a page of a benchmark has.
+const benchmarkPage = 100
+
+// snapshotBodies are the bodies of pages with these records.
+func snapshotBodies(b *testing.B, records []frames.SnapshotRecord) (bodies [][]byte) {
+	for part := range slices.Chunk(records, benchmarkPage) {
+		body, err := codec.Encode(nil, &frames.SnapshotPage{RequestID: 1, SnapshotID: frames.SnapshotID{1}, Records: part})
+		require.NoError(b, err)
+		bodies = append(bodies, body)
+	}
+	return bodies
+}
+
+func replayBodies(b *testing.B, events []frames.ReplayEvent) (bodies [][]byte) {
+	for part := range slices.Chunk(events, benchmarkPage) {
+		body, err := codec.Encode(nil, &frames.ReplayPage{RequestID: 1, ReplayID: frames.ReplayID{1}, Events: part})
+		require.NoError(b, err)
+		bodies = append(bodies, body)
+	}
+	return bodies
 }
 
 // BenchmarkReplayStage does the same for a replay.
@@ -55,13 +82,15 @@ func BenchmarkReplayStage(b *testing.B) {
 		require.NoError(b, digest.Add(&events[i]))
 	}
 	end := &frames.ReplayEnd{EventCount: benchmarkRecords, Digest: digest.Sum()}
-	dir := b.TempDir()
+	dir, pages := b.TempDir(), replayBodies(b, events)
 	b.ReportAllocs()
 	for b.Loop() {
 		t := &replaying{conn: &Conn{guard: guard}, staged: &spool{head: eventHead, dir: dir, max: maxSnapshotBytes},
 			begin: &frames.ReplayBegin{SubscriptionID: id, Cut: benchmarkRecords, FirstEvent: 1}}
-		for i := range events {
-			require.NoError(b, t.stage(&events[i]))
+		for _, body := range pages {
+			p, err := frames.DecodeImages(frames.TypeReplayPage, bytes.Clone(body))
+			require.NoError(b, err)
+			require.NoError(b, t.stage(p.(*frames.ReplayImages)))
 		}
 		require.NoError(b, t.verify(end))
 		require.NoError(b, t.staged.close())

@@ -439,7 +439,7 @@ func (c *Conn) dispatch(f frames.Frame, outer uint32) error {
 		return c.deliver(f.RequestID, f, true)
 	case *frames.SnapshotBegin:
 		return c.deliver(f.RequestID, f, f.FirstCursor != nil)
-	case *frames.SnapshotPage:
+	case *frames.SnapshotImages:
 		return c.deliver(f.RequestID, f, f.NextCursor != nil)
 	case *frames.SnapshotEnd:
 		return c.deliver(f.RequestID, f, true)
@@ -447,7 +447,7 @@ func (c *Conn) dispatch(f frames.Frame, outer uint32) error {
 		return c.deliver(f.RequestID, f, true)
 	case *frames.ReplayBegin:
 		return c.deliver(f.RequestID, f, f.FirstCursor != nil)
-	case *frames.ReplayPage:
+	case *frames.ReplayImages:
 		return c.deliver(f.RequestID, f, f.NextCursor != nil)
 	case *frames.ReplayEnd:
 		return c.deliver(f.RequestID, f, true)

@@ -20,9 +20,10 @@ type frameReader struct {
 	event  frames.CoordEvent
 }
 
-// next reads one frame. Type, direction and cap are checked before memory is taken for its
-// body, which the frame then owns; a COORD_EVENT, of which there are many, and what it
-// refers to are good until the next call only. What the peer did wrong matches [ErrProtocol].
+// next reads one frame; what is in pages stays images. Type, direction and cap are checked
+// before memory is taken for its body, which the frame then owns; a COORD_EVENT, of which
+// there are many, and what it refers to are good until the next call only. What the peer did
+// wrong matches [ErrProtocol].
 func (fr *frameReader) next() (frames.Frame, error) {
 	length, typ, err := codec.ReadHeader(fr.r, &fr.head)
 	if errors.Is(err, codec.ErrFrameTooLarge) {
@@ -57,7 +58,7 @@ func (fr *frameReader) next() (frames.Frame, error) {
 		}
 		return nil, err
 	}
-	f, err := frames.Decode(t, body)
+	f, err := frames.DecodeImages(t, body)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}

@@ -46,7 +46,6 @@ type replaying struct {
 	pages  uint32
 	events uint64
 	last   frames.EventSequence
-	image  []byte // scratch
 }
 
 func (t *replaying) run(ctx context.Context) error {
@@ -127,7 +126,7 @@ func (t *replaying) page(ctx context.Context, cursor []byte) (k *call, next []by
 	if err != nil {
 		return nil, nil, err
 	}
-	p := f.(*frames.ReplayPage)
+	p := f.(*frames.ReplayImages)
 	switch {
 	case p.ReplayID != t.begin.ReplayID:
 		return nil, nil, badReplay("a page of another replay")
@@ -135,36 +134,30 @@ func (t *replaying) page(ctx context.Context, cursor []byte) (k *call, next []by
 		return nil, nil, badReplay("a page for another cursor")
 	case p.Index != t.pages:
 		return nil, nil, badReplay("page %d where page %d belongs", p.Index, t.pages)
-	case len(p.Events) > int(c.hello.Limits.PageRecords):
-		return nil, nil, badReplay("%d events in a page, %d were agreed", len(p.Events), c.hello.Limits.PageRecords)
+	case p.Count > int(c.hello.Limits.PageRecords):
+		return nil, nil, badReplay("%d events in a page, %d were agreed", p.Count, c.hello.Limits.PageRecords)
 	}
 	t.pages++
-	for i := range p.Events {
-		if err := t.stage(&p.Events[i]); err != nil {
-			return nil, nil, err
-		}
-	}
-	return k, p.NextCursor, nil
+	return k, p.NextCursor, t.stage(p)
 }
 
-// stage checks an event's place and keeps its image.
-func (t *replaying) stage(e *frames.ReplayEvent) error {
-	switch {
-	case e.Sequence <= max(t.last, frames.EventSequence(t.after)):
-		return badReplay("event %d follows %d", e.Sequence, max(t.last, frames.EventSequence(t.after)))
-	case e.Sequence > frames.EventSequence(t.begin.Cut):
-		return badReplay("event %d lies behind its end %d", e.Sequence, t.begin.Cut)
-	case t.events == 0 && e.Sequence != t.begin.FirstEvent:
-		return badReplay("it begins with event %d, its begin says %d", e.Sequence, t.begin.FirstEvent)
+// stage checks a page's place and keeps its images. Their form and their order among each
+// other have been checked where the page was decoded.
+func (t *replaying) stage(p *frames.ReplayImages) error {
+	if p.Count == 0 {
+		return nil
 	}
-	t.last = e.Sequence
-	t.events++
-	image, err := codec.EncodeImage(t.image[:0], e)
-	if err != nil {
-		return badReplay("event %d: %v", e.Sequence, err)
+	switch last := max(t.last, frames.EventSequence(t.after)); {
+	case p.First <= last:
+		return badReplay("event %d follows %d", p.First, last)
+	case p.Last > frames.EventSequence(t.begin.Cut):
+		return badReplay("event %d lies behind its end %d", p.Last, t.begin.Cut)
+	case t.events == 0 && p.First != t.begin.FirstEvent:
+		return badReplay("it begins with event %d, its begin says %d", p.First, t.begin.FirstEvent)
 	}
-	t.image = image
-	return t.staged.add(image)
+	t.last = p.Last
+	t.events += uint64(p.Count)
+	return t.staged.add(p.Images)
 }
 
 // verify holds the staged events against END.
@@ -178,8 +171,8 @@ func (t *replaying) verify(end *frames.ReplayEnd) error {
 		return badReplay("%d events came, its end says %d", t.events, end.EventCount)
 	}
 	digest := frames.NewReplayDigest(t.conn.guard, t.begin.SubscriptionID, t.after, t.begin.Cut, t.events)
-	err := t.staged.pieces(func(images []byte) error {
-		digest.AddImages(images) // as stage encoded them
+	err := t.staged.all(func(images []byte) error {
+		digest.AddImages(images) // as they came, and were checked
 		return nil
 	})
 	if err != nil {
@@ -222,8 +215,9 @@ type replayed struct {
 	images *imageReader
 	cut    frames.EventCut
 
-	ahead  *Event // the next one, nil behind the last
-	failed error  // why there is none
+	event  frames.ReplayEvent // scratch
+	ahead  *Event             // the next one, nil behind the last
+	failed error              // why there is none
 }
 
 // pop gives the next event, nil after the last.
@@ -251,8 +245,8 @@ func (r *replayed) next(shown frames.EventCut) (*Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		var e frames.ReplayEvent
-		if err := codec.DecodeImage(&e, image); err != nil {
+		e := &r.event
+		if err := codec.DecodeImage(e, image); err != nil {
 			return nil, fmt.Errorf("staged event: %w", err)
 		}
 		if e.Sequence > frames.EventSequence(shown) {

@@ -116,7 +116,6 @@ type taking struct {
 	pages   uint32
 	records uint64
 	last    frames.ObjectRef
-	image   []byte // scratch
 }
 
 // run reads the pages behind BEGIN. k is the request that BEGIN answered.
@@ -162,7 +161,7 @@ func (t *taking) page(ctx context.Context, cursor []byte) (k *call, next []byte,
 	if err != nil {
 		return nil, nil, err
 	}
-	p := f.(*frames.SnapshotPage)
+	p := f.(*frames.SnapshotImages)
 	switch {
 	case p.SnapshotID != t.begin.SnapshotID:
 		return nil, nil, unverified("a page of another snapshot")
@@ -170,32 +169,25 @@ func (t *taking) page(ctx context.Context, cursor []byte) (k *call, next []byte,
 		return nil, nil, unverified("a page for another cursor")
 	case p.Index != t.pages:
 		return nil, nil, unverified("page %d where page %d belongs", p.Index, t.pages)
-	case len(p.Records) > int(c.hello.Limits.PageRecords):
-		return nil, nil, unverified("%d records in a page, %d were agreed", len(p.Records), c.hello.Limits.PageRecords)
+	case p.Count > int(c.hello.Limits.PageRecords):
+		return nil, nil, unverified("%d records in a page, %d were agreed", p.Count, c.hello.Limits.PageRecords)
 	}
 	t.pages++
-	for i := range p.Records {
-		if err := t.stage(&p.Records[i]); err != nil {
-			return nil, nil, err
-		}
-	}
-	return k, p.NextCursor, nil
+	return k, p.NextCursor, t.stage(p)
 }
 
-// stage checks a record's place and keeps its image.
-func (t *taking) stage(r *frames.SnapshotRecord) error {
-	ref := r.Ref()
-	if t.records > 0 && ref.Compare(t.last) <= 0 {
-		return unverified("%v does not follow %v", ref, t.last)
+// stage checks a page's place and keeps its images. Their form and their order among each
+// other have been checked where the page was decoded.
+func (t *taking) stage(p *frames.SnapshotImages) error {
+	if p.Count == 0 {
+		return nil
 	}
-	t.last = ref
-	t.records++
-	image, err := codec.EncodeImage(t.image[:0], r)
-	if err != nil {
-		return unverified("%v: %v", ref, err)
+	if t.records > 0 && p.First.Compare(t.last) <= 0 {
+		return unverified("%v does not follow %v", p.First, t.last)
 	}
-	t.image = image
-	return t.staged.add(image)
+	t.last = p.Last
+	t.records += uint64(p.Count)
+	return t.staged.add(p.Images)
 }
 
 // verify holds the staged records against END (protocol.md §9).
@@ -208,7 +200,7 @@ func (t *taking) verify(end *frames.SnapshotEnd) error {
 	case end.RecordCount != t.records:
 		return unverified("%d records came, its end says %d", t.records, end.RecordCount)
 	}
-	sum, err := digestOf(t.begin.Guard, t.begin.Base, t.records, t.staged.pieces)
+	sum, err := digestOf(t.begin.Guard, t.begin.Base, t.records, t.staged.all)
 	if err != nil {
 		return err
 	}

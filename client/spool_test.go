@@ -16,7 +16,7 @@ import (
 func TestSpoolGivesBackWhatWasStaged(t *testing.T) {
 	dir := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
-		s := newSpool(dir, 16<<20)
+		s := newSpool(dir, 128<<20)
 		defer s.close()
 		var want [][]byte
 		stage := func(payload int) {
@@ -25,15 +25,15 @@ func TestSpoolGivesBackWhatWasStaged(t *testing.T) {
 			require.NoError(t, s.add(image))
 			want = append(want, image)
 		}
-		for _, payload := range rapid.SliceOfN(rapid.IntRange(0, spoolFirst), 0, 20).Draw(t, "small") {
+		for _, payload := range rapid.SliceOfN(rapid.IntRange(0, 4<<10), 0, 20).Draw(t, "small") {
 			stage(payload)
 		}
-		for range rapid.IntRange(0, 50).Draw(t, "large") {
+		for range rapid.SampledFrom([]int{0, 3, spoolMemory/frames.MaxTypedPayload - 2, spoolMemory/frames.MaxTypedPayload + 9}).Draw(t, "large") {
 			stage(frames.MaxTypedPayload)
 		}
 		whole := bytes.Join(want, nil)
 		require.Equal(t, int64(len(whole)), s.size)
-		require.Equal(t, len(whole) >= spoolMemory, s.file != nil)
+		require.Equal(t, len(whole)+spoolPiece*len(want) >= spoolMemory, s.file != nil)
 		for range 2 { // staged images can be read again
 			i := 0
 			require.NoError(t, s.each(func(image []byte) error {
@@ -43,7 +43,7 @@ func TestSpoolGivesBackWhatWasStaged(t *testing.T) {
 			}))
 			require.Equal(t, len(want), i)
 			var pieces []byte
-			require.NoError(t, s.pieces(func(p []byte) error { pieces = append(pieces, p...); return nil }))
+			require.NoError(t, s.all(func(p []byte) error { pieces = append(pieces, p...); return nil }))
 			require.True(t, bytes.Equal(whole, pieces))
 		}
 	})
@@ -54,5 +54,5 @@ func TestSpoolHoldsNoMoreThanItsBound(t *testing.T) {
 	require.NoError(t, s.add(make([]byte, 100)))
 	require.ErrorContains(t, s.add(make([]byte, 1)), "100 bytes")
 	require.NoError(t, s.close())
-	require.Error(t, s.pieces(func([]byte) error { return nil }), "it is closed")
+	require.Error(t, s.all(func([]byte) error { return nil }), "it is closed")
 }

@@ -290,3 +290,50 @@ func (l List[T, P]) Image(i *Image) {
 		}
 	}
 }
+
+// A Scan is a [List] whose elements are checked one by one and stay as they stand: Images is
+// those of all, one behind the other, and aliases what was decoded. In an encode the images
+// are checked as in a decode.
+type Scan[T any, P interface {
+	*T
+	Value
+}] struct {
+	Count     *int
+	Images    *[]byte
+	Max, Size int
+	// Each takes an element, which is used again for the next one, and says whether it may
+	// stand there.
+	Each func(P) error
+}
+
+// Image walks the count and the elements.
+func (s Scan[T, P]) Image(i *Image) {
+	ImgCount(i, s.Count, s.Max, s.Size)
+	if i.enc {
+		from := len(i.buf)
+		i.buf = append(i.buf, *s.Images...)
+		sub := Image{buf: i.buf[from:], err: i.err}
+		s.walk(&sub)
+		i.Check(sub.close() == nil, sub.err)
+		return
+	}
+	from := i.buf
+	s.walk(i)
+	n := len(from) - len(i.buf)
+	*s.Images = from[:n:n]
+}
+
+// walk decodes the elements.
+func (s Scan[T, P]) walk(i *Image) {
+	item := P(new(T))
+	for range *s.Count {
+		item.Image(i)
+		if i.err != nil {
+			return
+		}
+		if err := s.Each(item); err != nil {
+			i.Fail(err)
+			return
+		}
+	}
+}

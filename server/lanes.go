@@ -24,9 +24,11 @@ const (
 
 // outgoing is one whole frame. sent, if any, runs when the frame is about to be
 // handed to the transport; it must not block.
+// written, if any, is given the frame back when the transport has taken all of it.
 type outgoing struct {
-	frame []byte
-	sent  func()
+	frame   []byte
+	sent    func()
+	written func(frame []byte)
 }
 
 // lanes holds what a connection still has to write: the reserved control lane,
@@ -130,6 +132,11 @@ func (o *load) empty() bool { return len(o.control) == 0 && len(o.replies) == 0 
 
 // clear forgets what was written and keeps the room for more.
 func (o *load) clear() {
+	for _, r := range o.replies {
+		if r.written != nil {
+			r.written(r.frame)
+		}
+	}
 	clear(o.control)
 	clear(o.replies)
 	*o = load{control: o.control[:0], replies: o.replies[:0]}

@@ -40,7 +40,7 @@ func replyOf(f frames.Frame) stream.Reply { return stream.Reply{Frames: []frames
 func (r *request) answer(reply stream.Reply) error {
 	out := make([]outgoing, 0, 1+len(reply.Frames))
 	if reply.Page != nil {
-		out = append(out, outgoing{frame: reply.Page})
+		out = append(out, outgoing{frame: reply.Page, written: stream.Recycle})
 	}
 	for _, f := range reply.Frames {
 		frame, err := frames.Append(nil, f)
@@ -232,5 +232,9 @@ func (r *request) deliver(reply stream.Reply, err error) {
 	}
 	if err != nil {
 		r.refuse(err)
+		return
+	}
+	if reply.Then != nil {
+		reply.Then()
 	}
 }

@@ -177,7 +177,7 @@ func TestForgedIndexStaysInBounds(t *testing.T) {
 		for i := range x.eventCount() {
 			ev := x.event(i)
 			require.True(t, j.sees(ev))
-			if _, err := l.images([]pick{{s, x, ev}}); err != nil {
+			if _, err := l.imagesIn(nil, []pick{{s, x, ev}}); err != nil {
 				failed++
 			}
 		}

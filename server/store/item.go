@@ -132,8 +132,9 @@ func appendRow(b []byte, r *row, created bool) []byte {
 // A cursor reads the pieces of a record body or a stored value. The first failure sticks.
 // Byte strings alias the input.
 type cursor struct {
-	b   []byte
-	bad bool
+	b    []byte
+	bad  bool
+	room *row // where the next row is read to; nil: into one of its own
 }
 
 func (c *cursor) take(n int) []byte {
@@ -192,7 +193,10 @@ func (c *cursor) ref() frames.ObjectRef {
 }
 
 func (c *cursor) row(commit uint64) (r *row, created bool) {
-	r = &row{commit: commit}
+	if r = c.room; r == nil {
+		r = new(row)
+	}
+	*r, c.room = row{commit: commit}, nil
 	flags := c.u8()
 	r.Live = flags&rowLive != 0
 	c.fixed(r.key[:])
@@ -337,6 +341,28 @@ func recordImage(r *row) ([]byte, error) {
 
 // minImage is a SnapshotRecord image with an empty payload.
 const minImage = 2 + 16 + 8 + 2 + 4
+
+// appendImage appends the ReplayEvent image of an event, which [item.event] would give.
+func (it *item) appendImage(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, uint64(it.seq))
+	b = append(b, it.eventID[:]...)
+	b = binary.BigEndian.AppendUint16(b, uint16(it.kind))
+	if it.op == itemFact {
+		b = appendRef(b, it.ref)
+		b = binary.BigEndian.AppendUint64(b, uint64(it.revision))
+		b = binary.BigEndian.AppendUint16(b, it.schema)
+		return appendBytes(b, it.image)
+	}
+	r := &it.row.Record
+	b = append(b, it.row.key[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Revision))
+	b = binary.BigEndian.AppendUint16(b, r.Schema)
+	b = binary.BigEndian.AppendUint32(b, uint32(minImage+len(r.Payload)))
+	b = append(b, it.row.key[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Revision))
+	b = binary.BigEndian.AppendUint16(b, r.Schema)
+	return appendBytes(b, r.Payload)
+}
 
 // event is the item as subscribers see it; false for the ones without an event.
 func (it *item) event() (Event, bool, error) {

@@ -148,22 +148,74 @@ func (r *Replay) Count(visible Visible) (Totals, error) {
 // then.
 func (r *Replay) Page(after frames.EventCut, visible Visible, maxEvents, maxBytes int) (events []Event, done bool, err error) {
 	var picks []pick
-	bytes := 0
+	if done, err = r.pick(&picks, after, visible, maxEvents, maxBytes); err != nil {
+		return nil, false, err
+	}
+	events = make([]Event, 0, len(picks))
+	for _, part := range bySegment(picks) {
+		if events, err = r.s.log.imagesIn(events, part); err != nil {
+			return nil, false, err
+		}
+	}
+	return events, done, nil
+}
+
+// pick appends the entries of the events of one page.
+func (r *Replay) pick(picks *[]pick, after frames.EventCut, visible Visible, maxEvents, maxBytes int) (done bool, err error) {
+	bytes, first := 0, len(*picks)
 	done = true
 	err = r.walk(after, visible, func(s *segment, x *index, ev eventEntry) bool {
-		if len(picks) > 0 && (len(picks) >= maxEvents || bytes+ev.size > maxBytes) {
+		if n := len(*picks) - first; n > 0 && (n >= maxEvents || bytes+ev.size > maxBytes) {
 			done = false
 			return false
 		}
-		picks = append(picks, pick{s, x, ev})
+		*picks = append(*picks, pick{s, x, ev})
 		bytes += ev.size
 		return true
 	})
-	if err != nil {
-		return nil, false, err
+	return done && err == nil, err
+}
+
+// Images is Page for who passes events on: it appends their ReplayEvent images to b, one
+// behind the other, and gives how many they are and the last one's sequence.
+func (r *Replay) Images(b []byte, after frames.EventCut, visible Visible, maxEvents, maxBytes int) (_ []byte, n int, last frames.EventSequence, done bool, err error) {
+	room := pickRooms.Get().(*pickRoom)
+	defer room.give()
+	if done, err = r.pick(&room.picks, after, visible, maxEvents, maxBytes); err != nil {
+		return b, 0, 0, false, err
 	}
-	events, err = r.s.log.images(picks)
-	return events, done && err == nil, err
+	for _, picks := range bySegment(room.picks) {
+		if b, err = r.s.log.appendIn(b, room, picks); err != nil {
+			return b, 0, 0, false, err
+		}
+	}
+	if n = len(room.picks); n > 0 {
+		p := &room.picks[n-1]
+		last = frames.EventSequence(p.s.base + p.ev.seq)
+	}
+	return b, n, last, done, nil
+}
+
+// A pickRoom is what one call of Images works in.
+type pickRoom struct {
+	picks []pick
+	buf   []byte // of the log
+	row   row    // scratch
+}
+
+var pickRooms = sync.Pool{New: func() any { return new(pickRoom) }}
+
+// maxPickBuffer bounds the read buffer that is kept; a record may be much larger.
+const maxPickBuffer = 1 << 20
+
+// give returns the room. It keeps nothing alive.
+func (r *pickRoom) give() {
+	clear(r.picks)
+	r.picks, r.row = r.picks[:0], row{}
+	if cap(r.buf) > maxPickBuffer {
+		r.buf = nil
+	}
+	pickRooms.Put(r)
 }
 
 // walk goes through the index entries of visible events behind after.
@@ -310,50 +362,69 @@ type pick struct {
 	ev eventEntry
 }
 
-// images reads the events of picks, which ascend.
-func (l *log) images(picks []pick) ([]Event, error) {
-	events := make([]Event, 0, len(picks))
+// bySegment splits picks, which ascend, by their segments.
+func bySegment(picks []pick) (parts [][]pick) {
 	for len(picks) > 0 {
 		n := 1
 		for n < len(picks) && picks[n].s == picks[0].s {
 			n++
 		}
-		var err error
-		if events, err = l.imagesIn(events, picks[:n]); err != nil {
-			return nil, err
-		}
-		picks = picks[n:]
+		parts, picks = append(parts, picks[:n]), picks[n:]
 	}
-	return events, nil
+	return parts
 }
 
-// imagesIn appends the events of picks, which are all in one segment. A record is read once
-// and checked as a whole; of its items only those picked are decoded.
+// imagesIn appends the events of picks, which are all in one segment.
 func (l *log) imagesIn(events []Event, picks []pick) ([]Event, error) {
+	err := l.eachPick(picks, new([]byte), func(p *pick, h recordHead, off int64, body []byte) error {
+		ev, err := p.decode(h, off, body)
+		events = append(events, ev)
+		return err
+	})
+	return events, err
+}
+
+// appendIn appends the images of the events of picks, which are all in one segment.
+func (l *log) appendIn(b []byte, room *pickRoom, picks []pick) ([]byte, error) {
+	err := l.eachPick(picks, &room.buf, func(p *pick, h recordHead, off int64, body []byte) error {
+		it, err := p.item(&room.row, h, off, body)
+		if err == nil {
+			b = it.appendImage(b)
+		}
+		return err
+	})
+	return b, err
+}
+
+// eachPick gives visit each pick and the record that it is in. A record is read once and
+// checked as a whole; of its items only those picked are decoded. They are all in one
+// segment; buf is what is read into.
+func (l *log) eachPick(picks []pick, buf *[]byte, visit func(p *pick, h recordHead, off int64, body []byte) error) error {
 	s, x := picks[0].s, picks[0].x
 	f, err := l.fs.Open(s.path)
 	if err != nil {
-		return nil, ioError("open", s.path, err)
+		return ioError("open", s.path, err)
 	}
 	defer f.Close()
-	r := &blockReader{f: f, path: s.path, size: s.end, least: imageRead}
+	r := &blockReader{f: f, path: s.path, size: s.end, least: imageRead, buf: (*buf)[:0]}
+	defer func() { *buf = r.buf }()
 	var h recordHead
 	var body []byte
 	at, number := recordEntry{}, -1
-	for _, p := range picks {
-		if k := x.recordAt(p.ev.off); k != number {
+	for i := range picks {
+		p := &picks[i]
+		if end := at.off + recordHeader + int64(len(body)); number < 0 || p.ev.off >= end {
+			k := x.recordAt(p.ev.off)
 			number, at = k, x.record(k)
 			if h, body, err = s.recordIn(r, x, k); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		ev, err := p.decode(h, at.off, body)
-		if err != nil {
-			return nil, err
+		if err := visit(p, h, at.off, body); err != nil {
+			return err
 		}
-		events = append(events, ev)
 	}
-	return events, nil
+	return nil
 }
 
 // recordIn reads record k of the index.
@@ -377,12 +448,9 @@ func (s *segment) recordIn(r *blockReader, x *index, k int) (recordHead, []byte,
 
 // decode reads the event from the record at off.
 func (p *pick) decode(h recordHead, off int64, body []byte) (Event, error) {
-	c := &cursor{b: body, bad: p.ev.off < off+recordHeader}
-	c.take(int(max(0, p.ev.off-off-recordHeader)))
-	it := c.item(h.commit)
-	it.seq = frames.EventSequence(p.s.base + p.ev.seq)
-	if c.bad || !it.isEvent() || it.imageSize() != p.ev.size || it.class() != p.ev.class || it.author() != p.x.principal(p.ev.principal) {
-		return Event{}, corrupt(p.s.path, p.ev.off, "event %d is not where the index says", it.seq)
+	it, err := p.item(new(row), h, off, body)
+	if err != nil {
+		return Event{}, err
 	}
 	ev, _, err := it.event()
 	if err != nil {
@@ -392,4 +460,17 @@ func (p *pick) decode(h recordHead, off int64, body []byte) (Event, error) {
 		ev.Payload = slices.Clone(ev.Payload) // the record's buffer is used again
 	}
 	return ev, nil
+}
+
+// item reads the event's item from the record at off, whose body it aliases, and its row
+// into r.
+func (p *pick) item(r *row, h recordHead, off int64, body []byte) (item, error) {
+	c := &cursor{b: body, bad: p.ev.off < off+recordHeader, room: r}
+	c.take(int(max(0, p.ev.off-off-recordHeader)))
+	it := c.item(h.commit)
+	it.seq = frames.EventSequence(p.s.base + p.ev.seq)
+	if c.bad || !it.isEvent() || it.imageSize() != p.ev.size || it.class() != p.ev.class || it.author() != p.x.principal(p.ev.principal) {
+		return item{}, corrupt(p.s.path, p.ev.off, "event %d is not where the index says", it.seq)
+	}
+	return it, nil
 }

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/server/store"
 	"coordinator/server/store/simfs"
@@ -52,11 +54,36 @@ func (b *bed) replay(after, through frames.EventCut) *store.Replay {
 	return r
 }
 
-// readPages reads a whole replay and holds its pages against their limits.
+// sameImages holds a page's images against its events.
+func sameImages(r *store.Replay, page []store.Event, after frames.EventCut, done bool, visible store.Visible, maxEvents, maxBytes int) error {
+	want := []byte("before")
+	for i := range page {
+		var err error
+		if want, err = codec.EncodeImage(want, &page[i].ReplayEvent); err != nil {
+			return err
+		}
+	}
+	got, n, last, end, err := r.Images([]byte("before"), after, visible, maxEvents, maxBytes)
+	switch {
+	case err != nil:
+		return err
+	case n != len(page) || end != done || !bytes.Equal(got, want):
+		return fmt.Errorf("%d images that are not those of the page's %d events", n, len(page))
+	case n > 0 && last != page[n-1].Sequence:
+		return fmt.Errorf("the images end with event %d, the page with %d", last, page[n-1].Sequence)
+	}
+	return nil
+}
+
+// readPages reads a whole replay and holds its pages against their limits, and against their
+// images.
 func readPages(r *store.Replay, after frames.EventCut, visible store.Visible, maxEvents, maxBytes int) (events []store.Event, err error) {
 	for done := false; !done; {
 		var page []store.Event
 		if page, done, err = r.Page(after, visible, maxEvents, maxBytes); err != nil {
+			return nil, err
+		}
+		if err := sameImages(r, page, after, done, visible, maxEvents, maxBytes); err != nil {
 			return nil, err
 		}
 		size := 0

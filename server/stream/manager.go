@@ -67,6 +67,7 @@ type Manager struct {
 	tally   tally                              // guarded by mu: scratch
 
 	leases leaseList
+	ahead  atomic.Int64 // pages that wait for their NEXT
 	meters Meters
 }
 
@@ -239,8 +240,9 @@ type lease struct {
 
 	// Owned by the session's goroutine.
 	cursor []byte // the one that the next NEXT must carry
-	pages  uint32
-	sent   uint64
+	pages  uint32 // answered
+	sent   uint64 // in pages that were made
+	ahead  *made  // the next page, if it was made before it is asked for
 
 	complete atomic.Bool // END is made; only APPLIED may follow
 	ended    atomic.Bool

@@ -43,6 +43,7 @@ type modelSub struct {
 // model drives one connection of a real room, and a client that believes nothing
 // that it cannot check.
 type model struct {
+	replies int // answered
 	t       *rapid.T
 	b       *bench
 	s       *Session

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/server/quota"
 	"coordinator/server/store"
@@ -155,7 +156,13 @@ func (c *racer) heal(id frames.SubscriptionID, gap *frames.Gap) error {
 		if err != nil {
 			return err
 		}
-		page := r.Frames[0].(*frames.ReplayPage)
+		page, err := pageOf(r)
+		if err != nil {
+			return err
+		}
+		if r.Then != nil {
+			r.Then()
+		}
 		for i := range page.Events {
 			if seq := page.Events[i].Sequence; seq > c.last {
 				if err := c.take(seq); err != nil {
@@ -175,4 +182,12 @@ func (c *racer) heal(id frames.SubscriptionID, gap *frames.Gap) error {
 		r.Sent()
 	}
 	return err
+}
+
+func pageOf(r Reply) (*frames.ReplayPage, error) {
+	f, err := frames.Decode(frames.TypeReplayPage, r.Page[codec.HeaderSize:])
+	if err != nil {
+		return nil, err
+	}
+	return f.(*frames.ReplayPage), nil
 }

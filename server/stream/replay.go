@@ -51,7 +51,7 @@ func (s *Session) OpenReplay(req *frames.OpenReplay) (Reply, error) {
 		RequestID: req.RequestID, ReplayID: id, SubscriptionID: l.sub.id, FirstEvent: totals.First, Cut: l.until,
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds,
 	}
-	r := Reply{Frames: []frames.Frame{begin}, Sent: l.sub.announced}
+	r := Reply{Frames: []frames.Frame{begin}, Sent: l.sub.announced, Then: func() { l.prepare(func() *made { return s.makeReplayPage(l) }) }}
 	if l.count > 0 {
 		begin.FirstCursor = l.cursor
 	} else {
@@ -150,41 +150,50 @@ func (s *Session) ReplayNext(req *frames.ReplayNext) (Reply, error) {
 	return reply, nil
 }
 
-// replayPage builds the page after the replay's position.
+// replayPage answers with the page after the replay's position.
 func (s *Session) replayPage(l *replay, req *frames.ReplayNext) (Reply, error) {
-	events, done, err := l.log.Page(l.after, s.audience.sees, int(s.o.Limits.PageRecords), int(s.o.Limits.PageBytes)-listHeader)
-	if err != nil {
-		return Reply{}, fmt.Errorf("replay page: %w", err)
+	p := l.takeMade(func() *made { return s.makeReplayPage(l) })
+	if p.err != nil {
+		return Reply{}, p.err
 	}
-	l.sent += uint64(len(events))
-	if len(events) == 0 || l.sent > l.count || done != (l.sent == l.count) {
-		return Reply{}, errors.New("replay page: the log does not hold the events that were counted")
-	}
-	page := &frames.ReplayPage{
-		RequestID: req.RequestID, ReplayID: l.id, Cursor: req.Cursor, Index: l.pages,
-		Events: make([]frames.ReplayEvent, len(events)),
-	}
-	for i := range events {
-		page.Events[i] = events[i].ReplayEvent
-		if err := s.fits(len(events[i].Payload)); err != nil {
-			return Reply{}, err
-		}
-		if err := l.digest.Add(&page.Events[i]); err != nil {
-			return Reply{}, fmt.Errorf("replay page: %w", err)
-		}
-	}
-	l.after = frames.EventCut(events[len(events)-1].Sequence)
+	frames.Readdress(p.raw, req.RequestID)
 	l.pages++
 	s.m.meters.ReplayPages.Add(1)
-	s.m.meters.ReplayEvents.Add(uint64(len(events)))
-	if done {
-		return Reply{Frames: []frames.Frame{page, s.finishReplay(l, req.RequestID)}}, nil
+	s.m.meters.ReplayEvents.Add(p.count)
+	if p.next != nil {
+		l.cursor = p.next
+		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makeReplayPage(l) }) }}, nil
 	}
-	if l.cursor, err = s.m.randomCursor(); err != nil {
-		return Reply{}, err
+	return Reply{Page: p.raw, Frames: []frames.Frame{s.finishReplay(l, req.RequestID)}}, nil
+}
+
+// makeReplayPage makes the page after the replay's position.
+func (s *Session) makeReplayPage(l *replay) *made {
+	room := int(s.o.Limits.PageBytes) - listHeader
+	images, n, last, done, err := l.log.Images(takePageBuffer(), l.after, s.audience.sees, int(s.o.Limits.PageRecords), room)
+	defer Recycle(images)
+	if err != nil {
+		return &made{err: fmt.Errorf("replay page: %w", err)}
 	}
-	page.NextCursor = l.cursor
-	return Reply{Frames: []frames.Frame{page}}, nil
+	l.sent += uint64(n)
+	if n == 0 || l.sent > l.count || done != (l.sent == l.count) || len(images) > room {
+		return &made{err: errors.New("replay page: the log does not hold the events that were counted")}
+	}
+	page := &frames.ReplayImages{
+		RequestID: unaddressed, ReplayID: l.id, Cursor: l.cursor, Index: l.pages, Count: n, Images: images,
+	}
+	if !done {
+		if page.NextCursor, err = s.m.randomCursor(); err != nil {
+			return &made{err: err}
+		}
+	}
+	raw, err := frames.Append(takePageBuffer(), page)
+	if err != nil {
+		return &made{err: fmt.Errorf("replay page: %w", err)}
+	}
+	l.digest.AddImages(images)
+	l.after = frames.EventCut(last)
+	return &made{raw: raw, count: uint64(n), next: page.NextCursor}
 }
 
 // finishReplay makes the REPLAY_END of a replay whose events are all sent.

@@ -53,13 +53,17 @@ type Session struct {
 
 // A Reply is what answers one request, in order.
 type Reply struct {
-	// Page is a SNAPSHOT_PAGE as it goes out, before Frames; nil is none. It is encoded
-	// here because the digest runs over these very bytes, and it is the receiver's.
+	// Page is a page as it goes out, before Frames; nil is none. It is encoded here because
+	// the digest runs over these very bytes. It is the receiver's, who gives it to [Recycle]
+	// once it is written, or never.
 	Page   []byte
 	Frames []frames.Frame
 	// Sent is to be called when the frames are handed to the transport. Nil is
 	// nothing to do.
 	Sent func()
+	// Then, unless nil, is to be called by the requesting goroutine once the reply is queued:
+	// it makes ready what will be asked for next.
+	Then func()
 }
 
 // Close ends every lease and subscription of the connection.
@@ -67,9 +71,11 @@ func (s *Session) Close() {
 	s.m.leave(s)
 	for _, l := range s.snapshots {
 		l.end()
+		l.dropAhead()
 	}
 	for _, l := range s.replays {
 		l.end()
+		l.dropAhead()
 	}
 	clear(s.snapshots)
 	clear(s.replays)
@@ -87,12 +93,14 @@ func (s *Session) sweep() {
 	for id, l := range s.snapshots {
 		if !l.open() {
 			l.abort(frames.GapCursorInvalid)
+			l.dropAhead()
 			delete(s.snapshots, id)
 		}
 	}
 	for id, l := range s.replays {
 		if !l.open() {
 			l.abort(frames.GapCursorInvalid)
+			l.dropAhead()
 			delete(s.replays, id)
 		}
 	}

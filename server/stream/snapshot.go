@@ -19,7 +19,7 @@ const (
 	listHeader = 2
 	// fetchRows is how many rows are read from a cut at a time, so that at most
 	// so many are read in vain when a page is full.
-	fetchRows = 64
+	fetchRows = 256
 	// maxFinished bounds the ids that a connection may still send APPLIED for
 	// after their lease ended with END [D-19].
 	maxFinished = 64
@@ -189,7 +189,7 @@ func (s *Session) beginSnapshot(l *snapshot, req frames.RequestID, bases []frame
 		RequestID: req, SnapshotID: l.id, Guard: s.m.o.Guard, Base: l.cut.Seq(),
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds, Bases: bases,
 	}
-	r := Reply{Frames: []frames.Frame{begin}}
+	r := Reply{Frames: []frames.Frame{begin}, Then: func() { l.prepare(func() *made { return s.makePage(l) }) }}
 	if l.sub != nil {
 		begin.SubscriptionID = l.sub.id
 		r.Sent = l.sub.announced
@@ -257,39 +257,48 @@ func (l *lease) judge(err error) error {
 	return err
 }
 
-// page builds the page after the lease's position.
+// page answers with the page after the lease's position.
 func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
+	p := l.takeMade(func() *made { return s.makePage(l) })
+	if p.err != nil {
+		return Reply{}, p.err
+	}
+	frames.Readdress(p.raw, req.RequestID)
+	l.pages++
+	s.m.meters.SnapshotPages.Add(1)
+	s.m.meters.SnapshotRecords.Add(p.count)
+	if p.next != nil {
+		l.cursor = p.next
+		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makePage(l) }) }}, nil
+	}
+	end, over := s.finish(l, req.RequestID)
+	return Reply{Page: p.raw, Frames: []frames.Frame{end}, Sent: over}, nil
+}
+
+// makePage makes the page after the lease's position.
+func (s *Session) makePage(l *snapshot) *made {
 	room := pageRooms.Get().(*pageRoom)
 	defer room.give()
 	records, err := s.fill(l, room)
 	if err != nil {
-		return Reply{}, err
+		return &made{err: err}
 	}
 	page := &frames.SnapshotPage{
-		RequestID: req.RequestID, SnapshotID: l.id, Cursor: req.Cursor, Index: l.pages, Records: records,
+		RequestID: unaddressed, SnapshotID: l.id, Cursor: l.cursor, Index: l.pages, Records: records,
 	}
-	l.pages++
-	s.m.meters.SnapshotPages.Add(1)
-	s.m.meters.SnapshotRecords.Add(uint64(len(records)))
-	last := l.sent == l.count
-	if !last {
-		if l.cursor, err = s.m.randomCursor(); err != nil {
-			return Reply{}, err
+	if l.sent < l.count {
+		if page.NextCursor, err = s.m.randomCursor(); err != nil {
+			return &made{err: err}
 		}
-		page.NextCursor = l.cursor
 	}
-	raw, err := frames.Append(nil, page)
+	raw, err := frames.Append(takePageBuffer(), page)
 	if err == nil {
 		err = l.digest.AddPage(raw)
 	}
 	if err != nil {
-		return Reply{}, fmt.Errorf("snapshot page: %w", err)
+		return &made{err: fmt.Errorf("snapshot page: %w", err)}
 	}
-	if !last {
-		return Reply{Page: raw}, nil
-	}
-	end, over := s.finish(l, req.RequestID)
-	return Reply{Page: raw, Frames: []frames.Frame{end}, Sent: over}, nil
+	return &made{raw: raw, count: uint64(len(records)), next: page.NextCursor}
 }
 
 // fill reads the records of one page: as many as both selected limits allow,

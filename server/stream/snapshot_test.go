@@ -285,6 +285,8 @@ func TestAPageIsItsReceivers(t *testing.T) {
 			if r.cursor = told[0].(*frames.SnapshotPage).NextCursor; r.cursor == nil {
 				r.end = told[1].(*frames.SnapshotEnd)
 				reply.Sent()
+			} else if len(r.pages)%3 != 0 { // some are made ahead
+				reply.Then()
 			}
 		}
 	}
@@ -336,4 +338,48 @@ func TestAnEndedCutIsNotCharged(t *testing.T) {
 		s.Close()
 		s.o.Account.Close()
 	}
+}
+
+// TestPagesMadeAheadAreBounded: a page that waits for its NEXT is the same as one that is made
+// then, is forgotten with its lease, and is not made when too many wait.
+func TestPagesMadeAheadAreBounded(t *testing.T) {
+	b := newBench(t)
+	for range 40 {
+		b.put(newID[frames.ObjectID](t), 1, 100)
+	}
+	s := b.session(func(l *frames.Limits) { l.PageRecords = 10 })
+	page := func(begin *frames.SnapshotBegin, cursor []byte) (Reply, *frames.SnapshotPage) {
+		r, err := s.Next(&frames.SnapshotNext{RequestID: 7, SnapshotID: begin.SnapshotID, Cursor: cursor})
+		require.NoError(t, err)
+		p := b.told(r)[0].(*frames.SnapshotPage)
+		require.EqualValues(t, 7, p.RequestID)
+		return r, p
+	}
+	one, two := b.open(s), b.open(s)
+	r, p := page(one, one.FirstCursor)
+	require.Zero(t, b.m.ahead.Load())
+	r.Then()
+	r.Then()
+	require.EqualValues(t, 1, b.m.ahead.Load())
+	_, err := s.Next(&frames.SnapshotNext{RequestID: 8, SnapshotID: one.SnapshotID, Cursor: one.FirstCursor})
+	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err), "it is not the next one")
+	r, again := page(one, p.NextCursor)
+	require.Zero(t, b.m.ahead.Load())
+	require.EqualValues(t, 1, again.Index)
+	require.Negative(t, p.Records[9].Ref().Compare(again.Records[0].Ref()))
+
+	b.m.ahead.Store(maxAhead)
+	r.Then()
+	require.EqualValues(t, maxAhead, b.m.ahead.Load())
+	b.m.ahead.Store(0)
+	r, _ = page(one, again.NextCursor)
+	r.Then()
+	r, _ = page(two, two.FirstCursor)
+	r.Then()
+	require.EqualValues(t, 2, b.m.ahead.Load())
+	b.m.leases.first().end()
+	s.sweep()
+	require.EqualValues(t, 1, b.m.ahead.Load(), "that of the lease which ended is forgotten")
+	s.Close()
+	require.Zero(t, b.m.ahead.Load())
 }
