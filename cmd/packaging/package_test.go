@@ -88,6 +88,25 @@ func TestWhatIsInThePackage(t *testing.T) {
 	require.Contains(t, string(control), "Depends: systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles\n")
 }
 
+// TestInstallUnderAPrefix is `make install` on a system without dpkg: the units start what was
+// installed beside them.
+func TestInstallUnderAPrefix(t *testing.T) {
+	debian(t) // with which everything was built
+	root := t.TempDir()
+	out, err := exec.Command("./install.sh", root, "/usr/local").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for _, u := range units {
+		require.FileExists(t, filepath.Join(root, "usr/local/bin", u))
+		installed, err := os.ReadFile(filepath.Join(root, "usr/local/lib/systemd/system", u+".service"))
+		require.NoError(t, err)
+		require.Contains(t, string(installed), "\nExecStart=/usr/local/bin/"+u+" serve ")
+		require.NotContains(t, string(installed), "/usr/bin/")
+	}
+	entries, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+}
+
 // TestTheManualIsWhole has a page for every command that the programs name.
 func TestTheManualIsWhole(t *testing.T) {
 	deb, root := debian(t), t.TempDir()
