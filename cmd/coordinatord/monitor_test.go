@@ -174,12 +174,15 @@ func TestMetricsAreTheDocuments(t *testing.T) {
 			require.Equal(t, http.StatusOK, code, text)
 		}
 	}
-	_, v := scrape(t, p.monitor())
+	var v map[string]float64
+	require.Eventually(t, func() bool { // the worker counts after the writer has told everybody
+		_, v = scrape(t, p.monitor())
+		return v["coordinator_outbox_outcomes_total{succeeded}"] == 1
+	}, waitFor, tick)
 	require.EqualValues(t, 1, v["coordinator_ready{}"])
 	require.Greater(t, v["coordinator_lease_remaining_seconds{}"], 0.0)
 	require.GreaterOrEqual(t, v["coordinator_commit_duration_seconds{}"], 2.0)
 	require.GreaterOrEqual(t, v["coordinator_log_flush_duration_seconds{}"], v["coordinator_commit_duration_seconds{}"])
-	require.EqualValues(t, 1, v["coordinator_outbox_outcomes_total{succeeded}"])
 	require.EqualValues(t, 1, v["coordinator_owner_links{up}"])
 	require.GreaterOrEqual(t, v["coordinator_connections{authenticated,unix}"]+v["coordinator_connections{unix,authenticated}"], 1.0)
 	require.EqualValues(t, 1, v["coordinator_records{objective}"])
@@ -250,7 +253,7 @@ func TestHealthOfAWriterThatHangs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	monitored(t, r.dir, configFile)
-	p := r.serve("COORDINATOR_FAILPOINT=record-written=sleep:20s@8")
+	p := r.serve("COORDINATOR_FAILPOINT=record-written=sleep:30s@8")
 	p.ready()
 	addr := p.monitor()
 	becomes(t, addr, "/healthz", http.StatusOK, "ok")
@@ -277,7 +280,7 @@ func TestHealthOfAWitnessThatHangs(t *testing.T) {
 	wdir := filepath.Join(r.root, "w")
 	monitored(t, wdir, "witness.toml")
 	require.Equal(t, 0, r.witness.stop())
-	r.witness = launch(t, []string{"COORDINATOR_FAILPOINT=witness-built=sleep:20s"}, witnessd, "serve", "--state", wdir)
+	r.witness = launch(t, []string{"COORDINATOR_FAILPOINT=witness-built=sleep:30s"}, witnessd, "serve", "--state", wdir)
 	r.witness.ready()
 	addr := r.witness.monitor()
 	becomes(t, addr, "/readyz", http.StatusOK, "ok")
