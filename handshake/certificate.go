@@ -49,6 +49,11 @@ func VerifyCertificate(cert *frames.Certificate, pins Pins, now uint64) error {
 	if err := VerifySigned(cert, pins); err != nil {
 		return err
 	}
+	return VerifyTimes(cert, now)
+}
+
+// VerifyTimes is VerifyCertificate for a certificate that [VerifySigned] has accepted.
+func VerifyTimes(cert *frames.Certificate, now uint64) error {
 	if cert.IssuedAt > now && cert.IssuedAt-now > maxIssuedAhead {
 		return &CertificateError{"issued_at", ErrCertificateEarly}
 	}

@@ -1,12 +1,14 @@
 package handshake
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"encoding/hex"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"filippo.io/edwards25519"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -66,6 +68,65 @@ func TestVerifyAcceptsItsOwnAndNothingNear(t *testing.T) {
 			t.Fatalf("signature with bit %d flipped accepted", bit)
 		}
 	})
+}
+
+// decodedPoint judges an encoding by the point that it decodes to.
+func decodedPoint(b []byte) error {
+	p, err := new(edwards25519.Point).SetBytes(b)
+	if err != nil || !bytes.Equal(p.Bytes(), b) {
+		return ErrNotCanonical
+	}
+	if new(edwards25519.Point).MultByCofactor(p).Equal(edwards25519.NewIdentityPoint()) == 1 {
+		return ErrSmallOrder
+	}
+	return nil
+}
+
+// TestKeysAreJudgedAsTheirPoints holds what is read off the encoding against the arithmetic.
+func TestKeysAreJudgedAsTheirPoints(t *testing.T) {
+	order8, err := hex.DecodeString("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a")
+	require.NoError(t, err)
+	torsion, err := new(edwards25519.Point).SetBytes(order8)
+	require.NoError(t, err)
+	weak := map[string]bool{}
+	for p, i := edwards25519.NewIdentityPoint(), 0; i < 8; i++ {
+		weak[string(p.Bytes())] = true
+		require.ErrorIs(t, CheckPublicKey(p.Bytes()), ErrSmallOrder)
+		p.Add(p, torsion)
+	}
+	require.Len(t, weak, 8)
+	for low := range 256 { // every encoding at both ends of the field and beyond it
+		for _, rest := range []byte{0, 0xff} {
+			for _, top := range []byte{0, 0x7f, 0x80, 0xff} {
+				b := bytes.Repeat([]byte{rest}, 32)
+				b[0], b[31] = byte(low), top
+				require.Equal(t, decodedPoint(b), CheckPublicKey(b), "%x", b)
+			}
+		}
+	}
+	for enc := range weak {
+		for bit := range 256 {
+			b := []byte(enc)
+			b[bit/8] ^= 1 << (bit % 8)
+			require.Equal(t, decodedPoint(b), CheckPublicKey(b), "%x", b)
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		b := rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "key")
+		require.Equal(t, decodedPoint(b), CheckPublicKey(b))
+	})
+}
+
+func BenchmarkVerify(b *testing.B) {
+	key := NewKey([32]byte{1})
+	msg := make([]byte, 200)
+	sig, err := key.Sign(msg)
+	require.NoError(b, err)
+	for b.Loop() {
+		if !Verify(key.pub, msg, sig[:]) {
+			b.Fatal("own signature refused")
+		}
+	}
 }
 
 // weakKeys are the public keys of the vectors that no registry may enrol.
