@@ -190,6 +190,8 @@ func TestMigrationInterruptedAtEachStep(t *testing.T) {
 		ended++
 		var newer *store.SchemaError
 		require.ErrorAs(t, err, &newer, step)
+		require.NoDirExists(t, filepath.Join(alike, "migrated"), step)
+		require.NoError(t, os.RemoveAll(filepath.Join(alike, "migrating")), "a refused program does not tidy up")
 		requireFiles(t, alike, "log", "schema-1", "state.db")
 	}
 	require.Greater(t, old, 4)
