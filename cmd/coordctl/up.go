@@ -143,7 +143,7 @@ type upper struct {
 // supervisor makes the supervisor of one daemon, which tells its ready lines to lines.
 func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lineSink, lines chan string) *supervisor {
 	return &supervisor{
-		name: name, path: path, args: u.serveArgs(name, dir), grace: grace,
+		name: name, path: path, args: u.serveArgs(dir), grace: grace,
 		clock: u.clock, out: out, say: u.app.say, stopping: make(chan struct{}),
 		onReady: func(line string) {
 			select {
@@ -155,12 +155,8 @@ func (u *upper) supervisor(name, path, dir string, grace time.Duration, out *lin
 }
 
 // serveArgs is the command line of a daemon.
-func (u *upper) serveArgs(name, dir string) []string {
-	args := []string{"serve", "--state", dir}
-	if name != "ownerd" { // which has no such flag
-		args = append(args, "--log-connections="+strconv.FormatBool(u.verbose))
-	}
-	return args
+func (u *upper) serveArgs(dir string) []string {
+	return []string{"serve", "--state", dir, "--log-connections=" + strconv.FormatBool(u.verbose)}
 }
 
 // run starts the witness and the owner, then the coordinator, and returns once all have
