@@ -463,7 +463,7 @@ func (c *Conn) dispatch(f frames.Frame, outer uint32) error {
 func (c *Conn) renew(cert *frames.Certificate) error {
 	old := c.lease.Load().cert
 	now := c.opts.Clock.Now()
-	if err := c.pins.checkCertificate(cert, now); err != nil {
+	if err := c.pins.checkCertificate(cert, now, c.state); err != nil {
 		return err
 	}
 	if cert.Guard() != c.guard || cert.IncarnationID != old.IncarnationID {

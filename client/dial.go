@@ -191,7 +191,7 @@ func (c *Conn) accept(hello *frames.CoordHello, ok *frames.CoordHelloOK) error {
 		return &PeerError{What: "coordinator_id", Detail: "the server is coordinator " + ok.CoordinatorID.String() + ", the context pins " + c.pins.CoordinatorID.String()}
 	}
 	cert := &ok.Certificate
-	if err := c.pins.checkCertificate(cert, now); err != nil {
+	if err := c.pins.checkCertificate(cert, now, c.state); err != nil {
 		return err
 	}
 	if cert.Epoch != ok.Epoch || cert.IncarnationID != ok.IncarnationID {
@@ -243,9 +243,9 @@ func peerError(err error) error {
 }
 
 // checkCertificate verifies a certificate's pins, times and signature (§4).
-func (c *Context) checkCertificate(cert *frames.Certificate, now clock.Reading) error {
+func (c *Context) checkCertificate(cert *frames.Certificate, now clock.Reading, s *State) error {
 	pins := handshake.Pins{WitnessID: c.WitnessID, WitnessPublicKey: c.WitnessPublicKey, CoordinatorID: c.CoordinatorID}
-	err := handshake.VerifyCertificate(cert, pins, now.Unix())
+	err := s.verify(cert, pins, now.Unix())
 	var bad *handshake.CertificateError
 	if !errors.As(err, &bad) {
 		return err

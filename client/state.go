@@ -20,6 +20,8 @@ const (
 	stateVersion = 1
 	// maxStateBytes bounds the state file; a full journal takes about 300 KiB.
 	maxStateBytes = 1 << 20
+	// maxParsedBytes is up to where what was parsed last is remembered: without a journal.
+	maxParsedBytes = 4 << 10
 	// maxJournal bounds the operations whose outcome is not known.
 	maxJournal = 1024
 	// maxAcceptedKeys bounds the keys of ours that the coordinator is known to have accepted.
@@ -44,6 +46,12 @@ type State struct {
 	mu    sync.Mutex
 	mem   memory             // guarded by mu; as last read or written
 	conns map[*Conn]struct{} // guarded by mu; open connections that use this state
+
+	raw    []byte   // guarded by mu; what parsed was read from, nil before
+	parsed memory   // guarded by mu; never changed
+	kept   *cutSeen // guarded by mu; the cut that store held when it was last read or written
+
+	proven atomic.Pointer[proven] // the certificate that was found signed last
 
 	shown atomic.Pointer[cutSeen] // a cut that mem is not below, nil when mem was replaced since
 }
@@ -120,10 +128,39 @@ func openState(c *Context, path string, store StateStore) (*State, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client state: %w", err)
 	}
-	if s.mem, err = s.parse(raw); err != nil {
+	if s.mem, err = s.parseLocked(raw); err != nil { // which nobody else has yet
 		return nil, err
 	}
+	s.kept = s.mem.Cut
 	return s, nil
+}
+
+// parseLocked is parse of what may be just what was parsed last. The caller may change what
+// it gets.
+func (s *State) parseLocked(raw []byte) (memory, error) {
+	if raw == nil || s.raw == nil || !bytes.Equal(raw, s.raw) {
+		m, err := s.parse(raw)
+		if err != nil || raw == nil || len(raw) > maxParsedBytes {
+			return m, err
+		}
+		s.raw, s.parsed = bytes.Clone(raw), m
+	}
+	return s.parsed.clone(), nil
+}
+
+// clone is a memory that shares nothing which is ever changed.
+func (m memory) clone() memory {
+	m.Authority, m.Quarantine, m.Cut, m.LostHistory = copied(m.Authority), copied(m.Quarantine), copied(m.Cut), copied(m.LostHistory)
+	m.AcceptedKeys, m.Operations = slices.Clone(m.AcceptedKeys), slices.Clone(m.Operations)
+	return m
+}
+
+func copied[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
 }
 
 // parse reads the file's content; nil is an empty memory.
@@ -181,7 +218,7 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 	shown := s.mem.Cut
 	var refused error // what edit said of the file's content, to be returned after the write
 	err := s.store.Update(func(old []byte) ([]byte, error) {
-		m, err := s.parse(old)
+		m, err := s.parseLocked(old)
 		if err != nil {
 			return nil, err
 		}
@@ -212,7 +249,7 @@ func (s *State) updateLocked(edit func(m *memory) error) error {
 // replaceLocked carries over what the memory had been shown and the file does not hold yet.
 func (s *State) replaceLocked(next memory, shown *cutSeen) {
 	s.shown.Store(nil)
-	s.mem = next
+	s.mem, s.kept = next, next.Cut
 	if shown != nil {
 		s.mem.raise(*shown)
 	}
@@ -425,7 +462,7 @@ func (s *State) settle(op frames.OperationID, final bool, cut cutSeen, durable b
 func (s *State) Flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mem.Cut == nil {
+	if s.mem.Cut == nil || s.kept != nil && *s.kept == *s.mem.Cut {
 		return nil
 	}
 	cut := *s.mem.Cut
