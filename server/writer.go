@@ -182,10 +182,12 @@ func consume(bufs *net.Buffers, n int) {
 // returns an error that wraps [authority.ErrFenced], or errAborted.
 func (c *conn) gate() (leave func(), err error) {
 	for {
-		changed := c.srv.fence.Changed()
-		leave, err := c.srv.fence.Enter()
-		if !errors.Is(err, authority.ErrDiverged) {
+		if leave, err = c.srv.fence.Enter(); !errors.Is(err, authority.ErrDiverged) {
 			return leave, err
+		}
+		changed := c.srv.fence.Changed()
+		if leave, err = c.srv.fence.Enter(); !errors.Is(err, authority.ErrDiverged) {
+			return leave, err // it was renewed meanwhile
 		}
 		select {
 		case <-changed:
