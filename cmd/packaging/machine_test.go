@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -80,12 +81,17 @@ func newMachine(t *testing.T) *machine {
 	t.Cleanup(func() { log.Close() })
 	c := exec.Command("unshare", "--mount", "--pid", "--fork", "--ipc", "--uts", "--net", "--kill-child", "sh", "-c", boot, "sh", root, group, shared)
 	c.Stdout, c.Stderr = log, log
-	require.NoError(t, c.Start())
-	gone := make(chan struct{})
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no machine outlives the test
+	begun, gone := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(gone)
-		c.Wait() //nolint:errcheck // it is killed in the end
+		runtime.LockOSThread() // whose end is what Pdeathsig means
+		err := c.Start()
+		if begun <- err; err == nil {
+			c.Wait() //nolint:errcheck // it is killed in the end
+		}
 	}()
+	require.NoError(t, <-begun)
 	m := &machine{t: t, shared: shared}
 	t.Cleanup(func() {
 		if pid, err := strconv.Atoi(m.pid); err == nil {
@@ -176,5 +182,5 @@ func (m *machine) status(unit string) string {
 // dropIn adds to a unit.
 func (m *machine) dropIn(unit, text string) {
 	m.t.Helper()
-	m.run("sh", "-c", `mkdir -p "/run/systemd/system/$1.service.d" && printf "%s\n" "$2" >"/run/systemd/system/$1.service.d/test.conf" && systemctl daemon-reload`, "sh", unit, text)
+	m.run("sh", "-c", `mkdir -p "/run/systemd/system/$1.service.d" && printf "%s\n" "$2" >"/run/systemd/system/$1.service.d/zz-test.conf" && systemctl daemon-reload`, "sh", unit, text)
 }
