@@ -89,6 +89,7 @@ type model struct {
 	staged   func([]frames.ReplayEvent)      // guarded by mu; changes the events of a replay
 	admin    bool                            // its replicas see ADMIN records
 	down     atomic.Bool                     // nobody is reached
+	hangs    atomic.Bool                     // nobody answers
 	dropped  bool                            // guarded by mu; the connection is to be cut
 	renewal  *frames.Certificate             // guarded by mu; the next one, until it is sent
 }

@@ -65,9 +65,13 @@ func shows(v *View) map[frames.ObjectRef]frames.ObjectRevision {
 	return out
 }
 
-// reached is a transport that reaches the model unless it is down.
+// reached is a transport that reaches the model unless it is down, or hangs.
 func (m *model) reached(serving Transport) Transport {
 	return func(ctx context.Context, c *Context) (net.Conn, handshake.Channel, error) {
+		if m.hangs.Load() {
+			<-ctx.Done()
+			return nil, nil, context.Cause(ctx)
+		}
 		if m.down.Load() {
 			return nil, nil, syscall.ECONNREFUSED
 		}

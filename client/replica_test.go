@@ -399,6 +399,7 @@ func TestReplicaOutlivesNoCertificate(t *testing.T) {
 	r := attended(t, w, m, ReplicaOptions{})
 	reaches(t, r, m)
 	require.True(t, r.View().Current)
+	m.hangs.Store(true)                                    // what is seen then stays
 	w.clock.StepWall(time.Duration(w.lease) * time.Second) // which no timer sees
 	require.False(t, r.View().Current)
 	s := r.State()

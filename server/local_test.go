@@ -39,8 +39,6 @@ func TestLimitsOfOpenFiles(t *testing.T) {
 	require.Equal(t, wanted-1, room)
 	require.Contains(t, out.String(), fmt.Sprintf("needed=%d", wanted+reservedDescriptors))
 
-	set(reservedDescriptors + minLocal - 1)
-	_, err = localRoom(o)
 	o.Descriptors = 1
 	set(reservedDescriptors + minLocal)
 	_, err = localRoom(o)
