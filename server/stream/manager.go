@@ -240,6 +240,7 @@ type lease struct {
 
 	// Owned by the session's goroutine.
 	cursor []byte // the one that the next NEXT must carry
+	spare  []byte // the one of the page behind that: drawn before, so that making a page ahead draws nothing
 	pages  uint32 // answered
 	sent   uint64 // in pages that were made
 	ahead  *made  // the next page, if it was made before it is asked for

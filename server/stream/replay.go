@@ -162,6 +162,10 @@ func (s *Session) replayPage(l *replay, req *frames.ReplayNext) (Reply, error) {
 	s.m.meters.ReplayEvents.Add(p.count)
 	if p.next != nil {
 		l.cursor = p.next
+		var err error
+		if l.spare, err = s.m.randomCursor(); err != nil {
+			return Reply{}, err
+		}
 		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makeReplayPage(l) }) }}, nil
 	}
 	return Reply{Page: p.raw, Frames: []frames.Frame{s.finishReplay(l, req.RequestID)}}, nil
@@ -183,9 +187,7 @@ func (s *Session) makeReplayPage(l *replay) *made {
 		RequestID: unaddressed, ReplayID: l.id, Cursor: l.cursor, Index: l.pages, Count: n, Images: images,
 	}
 	if !done {
-		if page.NextCursor, err = s.m.randomCursor(); err != nil {
-			return &made{err: err}
-		}
+		page.NextCursor = l.spare
 	}
 	raw, err := frames.Append(takePageBuffer(), page)
 	if err != nil {

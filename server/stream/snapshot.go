@@ -134,6 +134,9 @@ func (s *Session) charge(l *lease) (err error) {
 	if l.cursor, err = s.m.randomCursor(); err != nil {
 		return err
 	}
+	if l.spare, err = s.m.randomCursor(); err != nil {
+		return err
+	}
 	if l.slot, err = s.o.Account.Take(quota.Leases, 1); err != nil {
 		return exhausted(err)
 	}
@@ -269,6 +272,10 @@ func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
 	s.m.meters.SnapshotRecords.Add(p.count)
 	if p.next != nil {
 		l.cursor = p.next
+		var err error
+		if l.spare, err = s.m.randomCursor(); err != nil {
+			return Reply{}, err
+		}
 		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makePage(l) }) }}, nil
 	}
 	end, over := s.finish(l, req.RequestID)
@@ -287,9 +294,7 @@ func (s *Session) makePage(l *snapshot) *made {
 		RequestID: unaddressed, SnapshotID: l.id, Cursor: l.cursor, Index: l.pages, Records: records,
 	}
 	if l.sent < l.count {
-		if page.NextCursor, err = s.m.randomCursor(); err != nil {
-			return &made{err: err}
-		}
+		page.NextCursor = l.spare
 	}
 	raw, err := frames.Append(takePageBuffer(), page)
 	if err == nil {
