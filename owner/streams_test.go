@@ -99,7 +99,7 @@ func TestStreamsEndWithTheirBindings(t *testing.T) {
 	}
 	for group := range uint32(3) {
 		r := c.run(&Document{Argv: []string{"x"}})
-		require.Equal(t, 1, watched())
+		c.eventually("it is watched", func() bool { return watched() == 1 })
 		fake.child(group + 1).end(frames.Closed{Known: true})
 		r.requireExit(0)
 		c.eventually("it is forgotten", func() bool { return watched() == 0 })
@@ -108,7 +108,7 @@ func TestStreamsEndWithTheirBindings(t *testing.T) {
 		c.eventually("CLOSED again", func() bool { return len(c.in.of(r.id)) == 3 && watched() == 0 })
 	}
 	r := c.run(&Document{Argv: []string{"x"}})
-	require.Equal(t, 1, watched())
+	c.eventually("it is watched", func() bool { return watched() == 1 })
 	require.NoError(t, c.FactAck(t.Context(), r.id, AckAll, 0)) // it is killed, and nobody asked to hear of it
 	c.eventually("it is forgotten", func() bool { return watched() == 0 && s.o.Processes() == 0 })
 	require.Equal(t, NeverSeen, c.lookUp(c.newSpawn(&Document{Argv: []string{"y"}})).State) // a round trip
