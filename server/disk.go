@@ -2,21 +2,8 @@ package server
 
 import (
 	"log/slog"
-	"math"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 )
-
-// FreeBytes is what this user may still write on the file system of dir. An
-// error counts as plenty: the write itself then tells.
-func FreeBytes(dir string) uint64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 {
-		return math.MaxUint64
-	}
-	return uint64(st.Bavail) * uint64(st.Bsize)
-}
 
 // A reserve is the part of the disk on which cancels, facts, effect results and
 // activations live when the rest is full [D-41]. The writer asks it once per commit, and

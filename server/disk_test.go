@@ -3,7 +3,6 @@ package server
 import (
 	"log/slog"
 	"math"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,9 +25,4 @@ func TestTheReserveIsReachedBelowIt(t *testing.T) {
 	}
 	require.Contains(t, said.String(), "level=WARN")
 	require.Contains(t, said.String(), "free=999 reserve=1000")
-}
-
-func TestFreeBytesOfNoDirectoryIsPlenty(t *testing.T) {
-	require.Equal(t, uint64(math.MaxUint64), FreeBytes(filepath.Join(t.TempDir(), "none")))
-	require.Positive(t, FreeBytes(t.TempDir()))
 }

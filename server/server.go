@@ -13,6 +13,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
+	"coordinator/internal/durable"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
 	"coordinator/server/outbox"
@@ -115,7 +116,7 @@ func (o Options) withDefaults() Options {
 func (o *Options) path(name string) string { return filepath.Join(o.Dir, name) }
 
 // freeBytes is what may still be written where the store is.
-func (o *Options) freeBytes() uint64 { return FreeBytes(o.Dir) }
+func (o *Options) freeBytes() uint64 { return durable.FreeBytes(o.Dir) }
 
 // A Server is one activated coordinator. [Run] makes one; tests and transports
 // reach it through [Server.Serve].

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
-	"coordinator/server"
+	"coordinator/internal/durable"
 	"coordinator/server/store"
 )
 
@@ -68,7 +68,7 @@ func compact(ctx context.Context, dir string, out io.Writer) (*compactReport, er
 	}
 	defer lock.Release() //nolint:errcheck // the process is ending
 	done, err := store.Compact(dir, store.Options{
-		FreeBytes: func() uint64 { return server.FreeBytes(dir) },
+		FreeBytes: func() uint64 { return durable.FreeBytes(dir) },
 		PageCheck: func(path string) error { return pageCheck(ctx, path, out) },
 		Progress:  func(line string) { fmt.Fprintln(out, line) },
 	})

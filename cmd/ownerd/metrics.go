@@ -83,9 +83,7 @@ func (h *watch) read() (own *owner.Owner, server *owner.Server, c owner.Census, 
 func (h *watch) collect(s *daemon.Scrape) {
 	s.PutBuild(metBuild)
 	s.PutFlag(metReady, h.pulse.Ready() == nil)
-	if free, ok := daemon.FreeBytes(h.dir); ok {
-		s.Put(metFree, float64(free))
-	}
+	s.PutFree(metFree, h.dir)
 	own, server, c, known := h.read()
 	if own == nil {
 		return

@@ -50,9 +50,7 @@ func (h *watch) set(w *witness.Witness, s *witness.Server) {
 func (h *watch) collect(s *daemon.Scrape) {
 	s.PutBuild(metBuild)
 	s.PutFlag(metReady, h.pulse.Ready() == nil)
-	if free, ok := daemon.FreeBytes(h.dir); ok {
-		s.Put(metFree, float64(free))
-	}
+	s.PutFree(metFree, h.dir)
 	h.mu.Lock()
 	w, server := h.w, h.s
 	h.mu.Unlock()

@@ -14,7 +14,6 @@ import (
 	"coordinator/internal/failpoint"
 
 	bolt "go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
 )
 
 // A Step fills new, an empty file, with what old holds in the next schema. It checks what it
@@ -140,7 +139,7 @@ func (m *Migration) room() error {
 	}
 	free := m.Free
 	if free == nil {
-		free = freeBytes
+		free = durable.FreeBytes
 	}
 	size := uint64(info.Size())
 	need := size + size/4 + 1<<20 // a new file is fuller than an old one, and its rows may be longer
@@ -224,16 +223,6 @@ func createLike(path string, like os.FileInfo) error {
 		err = f.Chmod(like.Mode().Perm())
 	}
 	return errors.Join(err, f.Close())
-}
-
-// freeBytes is what this user may still write on the file system of dir. An error counts as
-// plenty: the write itself then tells.
-func freeBytes(dir string) uint64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 {
-		return 1 << 62
-	}
-	return uint64(st.Bavail) * uint64(st.Bsize)
 }
 
 // copyBytes bounds the memory of one transaction of [Copy].

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -227,4 +228,11 @@ func TestLockRefusesLinks(t *testing.T) {
 	_, err := Acquire(filepath.Join(dir, "store.lock"))
 	var unsafe *UnsafeFileError
 	require.ErrorAs(t, err, &unsafe)
+}
+
+func TestFreeBytesOfNoDirectoryIsPlenty(t *testing.T) {
+	require.Equal(t, uint64(math.MaxUint64), FreeBytes(filepath.Join(t.TempDir(), "none")))
+	free := FreeBytes(t.TempDir())
+	require.Positive(t, free)
+	require.Less(t, free, uint64(math.MaxUint64))
 }

@@ -139,7 +139,7 @@ func (r *Restored) path(name string) string { return filepath.Join(r.dir, name) 
 // durable. After an error nothing is left.
 func (r *Restored) Fill(ctx context.Context, told func(done, of int64)) error {
 	p := &progress{of: r.m.Bytes(), told: told}
-	if free := freeBytes(r.dir); free < uint64(p.of) {
+	if free := durable.FreeBytes(r.dir); free < uint64(p.of) {
 		return r.Abandon(fmt.Errorf("it needs %d bytes and %d are free there: %w", p.of, free, unix.ENOSPC))
 	}
 	// The mark comes first.

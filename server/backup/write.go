@@ -217,7 +217,7 @@ func (t *Target) Fill(ctx context.Context, given []*Given, source string, told f
 		t.p.of += f.Bytes
 	}
 	t.p.told = told
-	if free := freeBytes(t.tmp); free < uint64(t.p.of) {
+	if free := durable.FreeBytes(t.tmp); free < uint64(t.p.of) {
 		return t.fail("cannot be written", fmt.Errorf("it needs %d bytes and %d are free there: %w", t.p.of, free, unix.ENOSPC))
 	}
 	for i, name := range configFiles {
@@ -349,16 +349,6 @@ func renameAbsent(from, to string) error {
 		return fs.ErrExist
 	}
 	return os.Rename(from, to)
-}
-
-// freeBytes is what this user may still write where dir is. An error counts as plenty: the
-// write itself then tells.
-func freeBytes(dir string) uint64 {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 {
-		return 1<<64 - 1
-	}
-	return uint64(st.Bavail) * uint64(st.Bsize)
 }
 
 // Offline gives the files of the store in dir, which nobody has open.

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"math"
 	"runtime/debug"
 
+	"coordinator/internal/durable"
 	"coordinator/internal/meter"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -100,6 +102,13 @@ func ReadBuild() Build {
 		}
 	}
 	return b
+}
+
+// PutFree gives a gauge what may still be written on the file system of dir, where that says.
+func (s *Scrape) PutFree(f Family, dir string) {
+	if free := durable.FreeBytes(dir); free != math.MaxUint64 {
+		s.Put(f, float64(free))
+	}
 }
 
 // PutBuild tells of the build in the labels of a gauge that is always one.

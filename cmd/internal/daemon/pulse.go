@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"coordinator/internal/clock"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -98,13 +95,3 @@ func (u *Pulse) Ready() Ailment {
 }
 
 var errNotServing = errors.New("starting or stopping: the listeners are not up")
-
-// FreeBytes is what may still be written on the file system of dir; ok is false when it does
-// not say.
-func FreeBytes(dir string) (n uint64, ok bool) {
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil || st.Bsize <= 0 || st.Bavail > math.MaxInt64 {
-		return 0, false
-	}
-	return st.Bavail * uint64(st.Bsize), true
-}

@@ -69,11 +69,3 @@ func TestPulse(t *testing.T) {
 	u.Serves(false)
 	require.ErrorIs(t, u.Ready(), errNotServing)
 }
-
-func TestFreeBytes(t *testing.T) {
-	n, ok := FreeBytes(t.TempDir())
-	require.True(t, ok)
-	require.Positive(t, n)
-	_, ok = FreeBytes("/nowhere/at/all")
-	require.False(t, ok)
-}
