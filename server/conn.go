@@ -16,6 +16,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
+	"coordinator/internal/text"
 	"coordinator/server/quota"
 	"coordinator/server/stream"
 	"coordinator/server/work"
@@ -84,7 +85,7 @@ type conn struct {
 	welcomed  chan struct{}   // closed when HELLO_OK is queued
 	number    uint64          // of the connection, rising
 	process   uint64          // at the other end of a Unix socket, else 0
-	transport Transport
+	transport handshake.Transport
 	settled   bool // guarded by srv.mu: no longer counts as unauthenticated
 
 	// Owned by readLoop.
@@ -120,7 +121,7 @@ func newConn(s *Server, nc net.Conn, ch handshake.Channel, id uint64) *conn {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &conn{
 		srv: s, nc: nc, channel: ch,
-		number: id, log: s.log.With("conn", id), transport: transportOf(ch),
+		number: id, log: s.log.With("conn", id), transport: handshake.TransportOf(ch),
 		lanes: newLanes(int(s.quotas.Limits()[quota.OfConnection][quota.Requests]) + spareReplies),
 		ctx:   ctx, cancel: cancel, gone: ctx.Done(),
 		failed:   make(chan struct{}),
@@ -429,10 +430,10 @@ func (c *conn) hasFailed() bool {
 }
 
 // errorFrame encodes a COORD_ERROR whose text fits the selected frame cap [D-40].
-func (c *conn) errorFrame(req frames.RequestID, code frames.Code, text string) []byte {
+func (c *conn) errorFrame(req frames.RequestID, code frames.Code, message string) []byte {
 	c.refused.Add(1)
-	c.srv.meters.refusal(code)
-	frame, err := frames.Append(nil, &frames.CoordError{RequestID: req, Code: code, Message: clip(text, frames.MaxText)})
+	c.srv.meters.Refusal(code)
+	frame, err := frames.Append(nil, &frames.CoordError{RequestID: req, Code: code, Message: text.Clip(message, frames.MaxText)})
 	if err != nil {
 		panic(fmt.Sprintf("server: encode an error frame: %v", err))
 	}

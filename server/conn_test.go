@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -367,15 +366,4 @@ func TestConnectionsPerPrincipalAreBounded(t *testing.T) {
 	eventually(t, "its place is free again", func() bool {
 		return r.raw().shake(r, r.keys[0], uint64(frames.AllScopes), channel) == nil
 	})
-}
-
-func TestErrorTextIsCut(t *testing.T) {
-	long := strings.Repeat("é", frames.MaxText)
-	got := clip(long, frames.MaxText)
-	require.LessOrEqual(t, len(got), frames.MaxText)
-	require.True(t, strings.HasPrefix(long, got))
-	require.Equal(t, "a?b", clip("a\xffb", 10))
-	for n := range 5 {
-		require.LessOrEqual(t, len(clip("日本", n)), n, fmt.Sprint(n))
-	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/lograte"
 	"coordinator/internal/sock"
 )
 
@@ -140,16 +141,16 @@ func TestThousandsOfStrangersFillNoLog(t *testing.T) {
 	}
 	w.quiet()
 	ends := log.events(t, "connection ended")
-	require.Len(t, ends, strangerBurst)
-	w.clock.Advance(flushEvery)
+	require.Len(t, ends, lograte.StrangerBurst)
+	w.clock.Advance(lograte.TellEvery)
 	require.Eventually(t, func() bool { return len(log.events(t, "lines left out")) > 0 }, awaiting, time.Millisecond)
 	left := log.events(t, "lines left out")
 	require.Len(t, left, 1)
 	require.Equal(t, "unauthenticated connections", left[0]["kind"])
-	require.EqualValues(t, strangers-strangerBurst, left[0]["unlogged"])
+	require.EqualValues(t, strangers-lograte.StrangerBurst, left[0]["unlogged"])
 	w.connect(w.keys[0]).create("x") // nobody else was kept out
 	r, _ := w.m.Read()
-	require.EqualValues(t, strangers+1, r.Conns.Accepted[Unix])
+	require.EqualValues(t, strangers+1, r.Conns.Accepted[handshake.Unix])
 }
 
 // quiet waits until every connection there was has ended.
@@ -168,20 +169,20 @@ func TestFriendsLinesAreBounded(t *testing.T) {
 	w := newWatchedRig(t)
 	w.opts.Logger = log.logger()
 	w.start()
-	const visits = friendBurst + 50
+	const visits = lograte.FriendBurst + 50
 	for range visits {
 		w.connect(w.keys[0]).close()
 		w.quiet()
 	}
-	require.Len(t, log.events(t, "connection ended"), friendBurst)
+	require.Len(t, log.events(t, "connection ended"), lograte.FriendBurst)
 	require.NoError(t, w.stop())
 }
 
 // TestReasonsAreClipped: what a peer's transport says is a part of a line at most.
 func TestReasonsAreClipped(t *testing.T) {
-	require.Equal(t, "the peer closed", reasonText(io.EOF))
-	require.Equal(t, "the peer closed", reasonText(fmt.Errorf("read: %w", io.EOF)))
-	long := reasonText(fmt.Errorf("%s\xff", strings.Repeat("ä", 300)))
-	require.LessOrEqual(t, len(long), maxReason)
+	require.Equal(t, "the peer closed", lograte.Reason(io.EOF))
+	require.Equal(t, "the peer closed", lograte.Reason(fmt.Errorf("read: %w", io.EOF)))
+	long := lograte.Reason(fmt.Errorf("%s\xff", strings.Repeat("ä", 300)))
+	require.LessOrEqual(t, len(long), lograte.MaxText)
 	require.True(t, strings.HasPrefix(long, "ää"))
 }

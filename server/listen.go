@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"coordinator/handshake"
+	"coordinator/internal/lograte"
 	"coordinator/internal/sock"
 )
 
@@ -78,16 +79,16 @@ func passing(err error) bool {
 var errCrowded = errors.New("too many unauthenticated connections")
 
 // refused counts and tells of a connection of this machine that was closed at accept.
-func (s *Server) refused(err error) { s.refusedOn(Unix, err) }
+func (s *Server) refused(err error) { s.refusedOn(handshake.Unix, err) }
 
 // refusedOn is refused on any transport.
-func (s *Server) refusedOn(t Transport, err error) {
+func (s *Server) refusedOn(t handshake.Transport, err error) {
 	if errors.Is(err, errCrowded) {
-		s.meters.crowded.Add(1)
+		s.meters.Crowded()
 	} else {
-		s.meters.foreign.Add(1)
+		s.meters.Foreign()
 	}
-	s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", t.String(), "reason", reasonText(err))
+	s.lines.Refused.Say(s.log, slog.LevelWarn, "connection refused", "transport", t.String(), "reason", lograte.Reason(err))
 }
 
 // takeConn asks the kernel who connected and serves the connection.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"coordinator/frames"
+	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
@@ -209,7 +210,7 @@ type Reading struct {
 	Outgoing outbox.Use
 	Quotas   []quota.Use
 	Limits   quota.Limits
-	Conns    Counts
+	Conns    handshake.ConnCounts
 	Enrolled int  // keys in the registry
 	Emptied  bool // the registry's file is bad: nobody is authorised
 	StatsErr error

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"coordinator/frames"
+	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/server/authority"
 	"coordinator/server/quota"
@@ -186,9 +187,9 @@ func TestReadingsFollowTheClients(t *testing.T) {
 	_, err := p.nextPage(newID[frames.SnapshotID](t), make([]byte, 32))
 	require.Equal(t, frames.CodeCursorInvalid, frames.CodeOf(err))
 	r, _ := w.m.Read()
-	require.EqualValues(t, 1, r.Conns.Accepted[Unix])
-	require.EqualValues(t, 1, r.Conns.Authenticated[Unix])
-	require.Zero(t, r.Conns.Strangers[Unix])
+	require.EqualValues(t, 1, r.Conns.Accepted[handshake.Unix])
+	require.EqualValues(t, 1, r.Conns.Authenticated[handshake.Unix])
+	require.Zero(t, r.Conns.Strangers[handshake.Unix])
 	require.EqualValues(t, 1, r.Conns.Requests[frames.TypeCoordCommand])
 	require.EqualValues(t, 1, r.Conns.Requests[frames.TypeOpenSnapshot])
 	require.EqualValues(t, 1, r.Conns.Refusals[frames.CodeCursorInvalid])
@@ -207,6 +208,6 @@ func TestReadingsFollowTheClients(t *testing.T) {
 	q.close()
 	require.Eventually(t, func() bool {
 		r, _ := w.m.Read()
-		return r.Conns.Accepted[Unix] == 2 && r.Conns.Strangers[Unix] == 0
+		return r.Conns.Accepted[handshake.Unix] == 2 && r.Conns.Strangers[handshake.Unix] == 0
 	}, awaiting, time.Millisecond)
 }

@@ -67,7 +67,7 @@ func (s *Server) acceptRemote(l *quicnet.Listener) error {
 			return err
 		}
 		if !s.Serve(c, handshake.TLSExporter{Export: c.Export}) {
-			s.refusedOn(QUIC, errCrowded)
+			s.refusedOn(handshake.QUIC, errCrowded)
 			c.Close()
 		}
 	}

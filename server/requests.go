@@ -111,7 +111,7 @@ func (c *conn) handle(t frames.Type, body []byte) (frames.RequestID, error) {
 	if err != nil {
 		return requestOf(body), refusalOf(err)
 	}
-	c.srv.meters.requests[t].Add(1)
+	c.srv.meters.Request(t)
 	switch m := f.(type) {
 	case *frames.CoordCommand:
 		return m.RequestID, c.request(m.RequestID, &m.Guard, func(r *request) { c.command(r, m) })

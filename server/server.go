@@ -146,7 +146,7 @@ type Server struct {
 
 	local  chan struct{} // holds a token for each connection at the Unix socket
 	lines  lines
-	meters meters
+	meters handshake.ConnMeters
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu

@@ -212,7 +212,7 @@ func (s *Server) live(ctx context.Context, o Options, lock *durable.Lock, wit wi
 	expiring := start(s.streams.Run)
 	var following, tending, sending *task
 	telling := start(func(ctx context.Context) error {
-		s.lines.run(ctx, o.Logger)
+		s.lines.set.Run(ctx, o.Logger)
 		return nil
 	})
 	defer telling.stop() //nolint:errcheck // always nil

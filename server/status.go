@@ -80,7 +80,7 @@ func (s *Server) Status() Status {
 	cert := s.fence.Current()
 	st := Status{
 		CoordinatorID: cert.CoordinatorID.String(), Epoch: uint64(cert.Epoch), Activation: uint64(cert.Activation),
-		LeaseExpiresAt: cert.ExpiresAt, Head: uint64(s.store.State().Head), MaxLocal: cap(s.local), Refused: s.lines.refusals.Total(),
+		LeaseExpiresAt: cert.ExpiresAt, Head: uint64(s.store.State().Head), MaxLocal: cap(s.local), Refused: s.lines.Refused.Total(),
 	}
 	s.mu.Lock()
 	st.Connections, st.Unauthenticated = len(s.conns), s.waiting

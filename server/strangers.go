@@ -26,7 +26,7 @@ func (s *Server) serve(nc net.Conn, ch handshake.Channel, closed func()) bool {
 	c := newConn(s, nc, ch, s.lastConn)
 	c.process = process
 	s.conns[c] = struct{}{}
-	s.meters.accepted[c.transport].Add(1)
+	s.meters.Accepted(c.transport)
 	s.waiting++
 	if process != 0 {
 		s.waitingOf[process]++

@@ -34,11 +34,7 @@ var (
 	metQueueLimit = daemon.Gauge("coordinator_writer_queue_limit", "Outstanding requests that the writer admits.")
 	metRecords    = daemon.Gauge("coordinator_records", "Records of the authority.", "kind")
 
-	metConns    = daemon.Gauge("coordinator_connections", "Open connections.", "transport", "state")
-	metAccepted = daemon.Counter("coordinator_connections_total", "Connections that were served.", "transport")
-	metTurned   = daemon.Counter("coordinator_connections_refused_total", "Connections closed at accept.", "reason")
-	metRequests = daemon.Counter("coordinator_requests_total", "Frames of authenticated peers.", "type")
-	metRefusals = daemon.Counter("coordinator_refusals_total", "COORD_ERROR frames.", "code")
+	metConns = daemon.NewConnFamilies("coordinator_")
 
 	metSubs        = daemon.Gauge("coordinator_subscriptions", "Subscriptions.", "state")
 	metStarved     = daemon.Gauge("coordinator_subscriptions_starved", "Live subscriptions whose next event no credit covers.")
@@ -97,6 +93,17 @@ var recordKinds = func() (all []frames.ObjectKind) {
 	return all
 }()
 
+// requestNames are the frames that a client may send.
+var requestNames = func() map[frames.Type]string {
+	all := make(map[frames.Type]string)
+	for n := range 256 {
+		if t := frames.Type(n); t.Known() && t.FromClient() {
+			all[t] = label(t.String())
+		}
+	}
+	return all
+}()
+
 // label is the protocol's name of something as a label's value.
 func label(name string) string { return strings.ToLower(name) }
 
@@ -111,7 +118,7 @@ func collect(m *server.Monitor) func(*daemon.Scrape) {
 		}
 		putAuthority(s, &r)
 		putCommits(s, &r)
-		putConnections(s, &r)
+		metConns.Put(s, r.Conns, requestNames)
 		putStreams(s, &r)
 		putQuotas(s, &r)
 		putOutbox(s, &r)
@@ -146,22 +153,6 @@ func putCommits(s *daemon.Scrape, r *server.Reading) {
 	s.Put(metQueueLimit, float64(r.Depth.Limit))
 	for _, k := range recordKinds {
 		s.Put(metRecords, float64(r.State.Counts[k]), label(k.String()))
-	}
-}
-
-func putConnections(s *daemon.Scrape, r *server.Reading) {
-	for _, t := range []server.Transport{server.Unix, server.QUIC} {
-		s.Put(metConns, float64(r.Conns.Strangers[t]), t.String(), "unauthenticated")
-		s.Put(metConns, float64(r.Conns.Authenticated[t]), t.String(), "authenticated")
-		s.Put(metAccepted, float64(r.Conns.Accepted[t]), t.String())
-	}
-	s.Put(metTurned, float64(r.Conns.Crowded), "crowded")
-	s.Put(metTurned, float64(r.Conns.Foreign), "foreign_user")
-	for t, n := range r.Conns.Requests {
-		s.Put(metRequests, float64(n), label(t.String()))
-	}
-	for c, n := range r.Conns.Refusals {
-		s.Put(metRefusals, float64(n), label(c.String()))
 	}
 }
 

@@ -27,7 +27,7 @@ var (
 	metUnstored = daemon.Counter("owner_output_unstored_total", "Bindings whose output could not be stored any more.")
 	metJournal  = daemon.Distribution("owner_journal_duration_seconds", "One transaction of the journal.")
 	metFree     = daemon.Gauge("owner_disk_free_bytes", "What may still be written where the state is.")
-	metLink     = daemon.NewLinkFamilies("owner_")
+	metConns    = daemon.NewConnFamilies("owner_")
 )
 
 var requestNames = map[frames.Type]string{
@@ -88,7 +88,7 @@ func (h *watch) collect(s *daemon.Scrape) {
 	if own == nil {
 		return
 	}
-	metLink.Put(s, server.Counts(), requestNames)
+	metConns.Put(s, server.Counts(), requestNames)
 	s.Put(metRunning, float64(own.Processes()))
 	s.Put(metMost, float64(own.MaxProcesses()))
 	m := own.Meters()

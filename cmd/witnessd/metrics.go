@@ -20,7 +20,7 @@ var (
 	metLeases = daemon.Gauge("witness_leases", "Leases, one for each coordinator.", "state")
 	metSoon   = daemon.Gauge("witness_lease_soonest_end_seconds", "What the live lease that ends first has left; 0 without one.")
 	metFree   = daemon.Gauge("witness_disk_free_bytes", "What may still be written where the state is.")
-	metLink   = daemon.NewLinkFamilies("witness_")
+	metConns  = daemon.NewConnFamilies("witness_")
 )
 
 var requestNames = map[frames.Type]string{
@@ -57,7 +57,7 @@ func (h *watch) collect(s *daemon.Scrape) {
 	if w == nil {
 		return
 	}
-	metLink.Put(s, server.Counts(), requestNames)
+	metConns.Put(s, server.Counts(), requestNames)
 	m := w.Meters()
 	s.Put(metGrants, float64(m.Granted.Load()), "activation")
 	s.Put(metGrants, float64(m.Renewed.Load()), "renewal")

@@ -81,7 +81,7 @@ type Conn struct {
 	grant atomic.Pointer[handshake.Grant] // set once, before HELLO_OK is queued
 	fault atomic.Pointer[FatalError]      // the first error that was queued as the last frame
 
-	transport Transport
+	transport handshake.Transport
 	log       *slog.Logger
 	refused   atomic.Uint64 // COORD_ERRORs queued
 
@@ -119,17 +119,17 @@ func (e *FatalError) Unwrap() error { return e.Cause }
 // matches the server's Failed when the process must stop.
 func (s *Server) ServeConn(ctx context.Context, nc net.Conn, ch handshake.Channel) error {
 	if !s.enter() {
-		s.meters.crowded.Add(1)
-		s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", transportOf(ch).String(), "reason", errCrowded)
+		s.meters.Crowded()
+		s.lines.Refused.Say(s.log, slog.LevelWarn, "connection refused", "transport", handshake.TransportOf(ch).String(), "reason", errCrowded)
 		return nc.Close()
 	}
 	c := &Conn{
-		srv: s, nc: nc, ch: ch, transport: transportOf(ch), log: s.log.With("conn", s.number.Add(1)), out: make(chan outFrame, outFrames), bulk: make(chan outFrame),
+		srv: s, nc: nc, ch: ch, transport: handshake.TransportOf(ch), log: s.log.With("conn", s.number.Add(1)), out: make(chan outFrame, outFrames), bulk: make(chan outFrame),
 		moved: make(chan stage), done: make(chan struct{}),
 	}
 	began := s.opt.Clock.Now().Boot
 	c.heard.Store(int64(began))
-	s.meters.accepted[c.transport].Add(1)
+	s.meters.Accepted(c.transport)
 	s.meters.open[c.transport][stranger].Add(1)
 	err := c.serve(ctx)
 	s.meters.open[c.transport][c.standing()].Add(-1)
@@ -442,7 +442,7 @@ func (c *Conn) request(ctx context.Context, r *Reader) error {
 		return io.EOF
 	default:
 		c.requests++
-		c.srv.meters.requests[f.Type()].Add(1)
+		c.srv.meters.Request(f.Type())
 		return c.session.Handle(ctx, f)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/lograte"
 	"coordinator/internal/sock"
 
 	"github.com/stretchr/testify/require"
@@ -63,7 +64,7 @@ func TestOneLinePerConnection(t *testing.T) {
 	p.ask(2, "b")
 	p.next()
 	r.clk.Advance(1500 * time.Millisecond)
-	require.EqualValues(t, 1, r.srv.Counts().Authenticated[Unix])
+	require.EqualValues(t, 1, r.srv.Counts().Authenticated[handshake.Unix])
 	require.NoError(t, p.Close())
 	r.wg.Wait()
 	ends := log.events(t, "connection ended")
@@ -87,8 +88,8 @@ func TestOneLinePerConnection(t *testing.T) {
 	require.EqualValues(t, 1, line["refusals"])
 	require.Contains(t, line["reason"], "NOT_FOUND")
 	c := r.srv.Counts()
-	require.EqualValues(t, 2, c.Accepted[Unix])
-	require.Zero(t, c.Authenticated[Unix]+c.Strangers[Unix])
+	require.EqualValues(t, 2, c.Accepted[handshake.Unix])
+	require.Zero(t, c.Authenticated[handshake.Unix]+c.Strangers[handshake.Unix])
 	require.EqualValues(t, 3, c.Requests[typeAsk])
 	require.EqualValues(t, 1, c.Refusals[frames.CodeNotFound])
 	require.Contains(t, c.Refusals, frames.CodeInternal)
@@ -109,13 +110,13 @@ func TestThousandsOfStrangersFillNoLog(t *testing.T) {
 		require.NoError(t, nc.Close())
 		r.wg.Wait()
 	}
-	require.Len(t, log.events(t, "connection ended"), strangerBurst)
-	r.clk.Advance(strangerEvery)
+	require.Len(t, log.events(t, "connection ended"), lograte.StrangerBurst)
+	r.clk.Advance(lograte.StrangerEvery)
 	r.connect().Close()
 	r.wg.Wait()
 	ends := log.events(t, "connection ended")
-	require.EqualValues(t, strangers-strangerBurst, ends[len(ends)-1]["unlogged"])
-	require.EqualValues(t, strangers+1, r.srv.Counts().Accepted[Unix])
+	require.EqualValues(t, strangers-lograte.StrangerBurst, ends[len(ends)-1]["unlogged"])
+	require.EqualValues(t, strangers+1, r.srv.Counts().Accepted[handshake.Unix])
 	require.EqualValues(t, strangers/2, r.srv.Counts().Refusals[frames.CodeFrameTooLarge])
 }
 
@@ -142,12 +143,12 @@ func TestARefusedProofIsTold(t *testing.T) {
 func TestACrowdLeavesFewLines(t *testing.T) {
 	r, log := logged(t, 1)
 	first := r.connect()
-	require.Eventually(t, func() bool { return r.srv.Counts().Strangers[Unix] == 1 }, waitFor, time.Millisecond)
+	require.Eventually(t, func() bool { return r.srv.Counts().Strangers[handshake.Unix] == 1 }, waitFor, time.Millisecond)
 	for range 1000 {
 		r.connect().Close()
 	}
 	require.Eventually(t, func() bool { return r.srv.Counts().Crowded == 1000 }, waitFor, time.Millisecond)
 	require.NoError(t, first.Close())
 	r.wg.Wait()
-	require.Len(t, log.events(t, "connection refused"), strangerBurst)
+	require.Len(t, log.events(t, "connection refused"), lograte.StrangerBurst)
 }

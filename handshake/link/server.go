@@ -15,6 +15,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
+	"coordinator/internal/lograte"
 	"coordinator/internal/sock"
 )
 
@@ -63,7 +64,8 @@ type ServerOptions struct {
 type Server struct {
 	opt    ServerOptions
 	log    *slog.Logger
-	lines  lines
+	set    *lograte.Set
+	lines  lograte.Connections
 	meters meters
 	number atomic.Uint64 // of the last connection
 
@@ -90,7 +92,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{opt: o, log: o.Logger, lines: newLines(o.Clock), perKey: map[frames.KeyID]int{}}, nil
+	set := lograte.NewSet(o.Clock)
+	return &Server{opt: o, log: o.Logger, set: set, lines: set.Connections(), perKey: map[frames.KeyID]int{}}, nil
 }
 
 // A Listener is what Serve accepts from; *sock.Listener is one.
@@ -120,7 +123,7 @@ func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(conte
 	defer wg.Wait()
 	defer cancel(nil)
 	wg.Go(func() { <-ctx.Done(); l.Close() })
-	wg.Go(func() { s.lines.run(ctx, s.log) })
+	wg.Go(func() { s.set.Run(ctx, s.log) })
 	for {
 		one, err := next()
 		switch {
@@ -136,7 +139,7 @@ func (s *Server) serve(ctx context.Context, l io.Closer, next func() (func(conte
 			}
 			return nil
 		case exhausted(err):
-			s.lines.refusals.Say(s.log, slog.LevelWarn, "accepting pauses", "err", err)
+			s.lines.Refused.Say(s.log, slog.LevelWarn, "accepting pauses", "err", err)
 			s.pause(ctx, acceptPause)
 		default:
 			return fmt.Errorf("%s server: accept: %w", s.opt.Namespace.Service.Name, err)
@@ -150,8 +153,8 @@ func (s *Server) failed(err error) bool { return s.opt.Failed != nil && errors.I
 func (s *Server) serveUnix(ctx context.Context, c *net.UnixConn) error {
 	cred, err := sock.SameUser(c)
 	if err != nil {
-		s.meters.foreign.Add(1)
-		s.lines.refusals.Say(s.log, slog.LevelWarn, "connection refused", "transport", Unix.String(), "reason", err)
+		s.meters.Foreign()
+		s.lines.Refused.Say(s.log, slog.LevelWarn, "connection refused", "transport", handshake.Unix.String(), "reason", err)
 		return c.Close()
 	}
 	return s.ServeConn(ctx, c, handshake.UDSPeer{Cred: cred})

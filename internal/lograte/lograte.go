@@ -12,8 +12,8 @@ import (
 	"coordinator/internal/clock"
 )
 
-// tellEvery is how often [Limiter.Run] looks for lines that were left out.
-const tellEvery = 10 * time.Second
+// TellEvery is how often [Set.Run] looks for lines that were left out.
+const TellEvery = 10 * time.Second
 
 // A Limiter bounds the lines of one kind. It is a bucket of so many lines that gains one in
 // every step of time; what finds it empty is left out and counted, and the next line that is
@@ -75,22 +75,6 @@ func (q *Limiter) Flush(log *slog.Logger, kind string) {
 	q.skipped = 0
 	q.mu.Unlock()
 	log.Warn("lines left out", "kind", kind, "unlogged", skipped)
-}
-
-// Run flushes now and then, and once more when ctx ends.
-func (q *Limiter) Run(ctx context.Context, log *slog.Logger, kind string) {
-	t := q.clock.NewTimer(tellEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			q.Flush(log, kind)
-			return
-		case <-t.C():
-		}
-		q.Flush(log, kind)
-		t.Reset(tellEvery)
-	}
 }
 
 // Total is how often something was to be said.

@@ -3,11 +3,14 @@ package lograte
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"coordinator/internal/clock"
 
@@ -70,7 +73,9 @@ func TestWhatWasLeftOutIsToldWithoutAnother(t *testing.T) {
 }
 
 func TestRunTellsNowAndThen(t *testing.T) {
-	q, m, out, log := newLimiter()
+	_, m, out, log := newLimiter()
+	set := NewSet(m)
+	q := set.Add("visitors", burst, every)
 	for range burst + 3 {
 		q.Say(log, slog.LevelInfo, "one more")
 	}
@@ -78,10 +83,10 @@ func TestRunTellsNowAndThen(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		q.Run(ctx, log, "visitors")
+		set.Run(ctx, log)
 	}()
 	require.Eventually(t, func() bool { return m.Timers() == 1 }, time.Minute, time.Millisecond)
-	m.Advance(tellEvery)
+	m.Advance(TellEvery)
 	require.Eventually(t, func() bool { return q.pending() == 0 }, time.Minute, time.Millisecond)
 	for range 100 {
 		q.Say(log, slog.LevelInfo, "one more")
@@ -98,4 +103,12 @@ func (q *Limiter) pending() uint64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.skipped
+}
+
+func TestReason(t *testing.T) {
+	require.Equal(t, "the peer closed", Reason(nil))
+	require.Equal(t, "the peer closed", Reason(fmt.Errorf("read: %w", io.EOF)))
+	long := Reason(errors.New(strings.Repeat("\xff日", MaxText)))
+	require.LessOrEqual(t, len(long), MaxText)
+	require.True(t, utf8.ValidString(long))
 }

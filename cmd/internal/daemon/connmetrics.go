@@ -4,15 +4,15 @@ import (
 	"strings"
 
 	"coordinator/frames"
-	"coordinator/handshake/link"
+	"coordinator/handshake"
 )
 
-// LinkFamilies are the metrics of a daemon that serves one of the internal links.
-type LinkFamilies struct{ conns, accepted, refused, requests, refusals Family }
+// ConnFamilies are the metrics of the connections of a daemon.
+type ConnFamilies struct{ conns, accepted, refused, requests, refusals Family }
 
-// NewLinkFamilies declares them under a prefix such as witness_.
-func NewLinkFamilies(prefix string) LinkFamilies {
-	return LinkFamilies{
+// NewConnFamilies declares them under a prefix such as witness_.
+func NewConnFamilies(prefix string) ConnFamilies {
+	return ConnFamilies{
 		conns:    Gauge(prefix+"connections", "Open connections.", "transport", "state"),
 		accepted: Counter(prefix+"connections_total", "Connections that were served.", "transport"),
 		refused:  Counter(prefix+"connections_refused_total", "Connections closed at accept.", "reason"),
@@ -21,9 +21,9 @@ func NewLinkFamilies(prefix string) LinkFamilies {
 	}
 }
 
-// Put gives them their values. Types names every request that the link has.
-func (f LinkFamilies) Put(s *Scrape, c link.Counts, types map[frames.Type]string) {
-	for _, t := range []link.Transport{link.Unix, link.QUIC} {
+// Put gives them their values. Types names every request that its peers may send.
+func (f ConnFamilies) Put(s *Scrape, c handshake.ConnCounts, types map[frames.Type]string) {
+	for _, t := range []handshake.Transport{handshake.Unix, handshake.QUIC} {
 		s.Put(f.conns, float64(c.Strangers[t]), t.String(), "unauthenticated")
 		s.Put(f.conns, float64(c.Authenticated[t]), t.String(), "authenticated")
 		s.Put(f.accepted, float64(c.Accepted[t]), t.String())
