@@ -22,18 +22,30 @@ type made struct {
 	err   error
 }
 
-// takeMade is the next page of a lease: the one that was made ahead, or what make makes.
-func (l *lease) takeMade(make func() *made) *made {
+// answer gives the page that a request asks for, made ahead or now, and count says what is in
+// it. Last says that nothing follows; otherwise the page behind it is made once the reply is
+// queued.
+func (l *lease) answer(req frames.RequestID) (r Reply, count uint64, last bool, err error) {
 	p := l.ahead
-	if p == nil {
-		return make()
+	if l.dropAhead(); p == nil {
+		p = l.make()
 	}
-	l.dropAhead()
-	return p
+	if p.err != nil {
+		return Reply{}, 0, false, p.err
+	}
+	frames.Readdress(p.raw, req)
+	l.pages++
+	r.Page = p.raw
+	if p.next == nil {
+		return r, p.count, true, nil
+	}
+	l.cursor, r.Then = p.next, l.prepare
+	l.spare, err = l.s.m.randomCursor()
+	return r, p.count, false, err
 }
 
 // prepare makes the next page of a lease, which has one, ahead.
-func (l *lease) prepare(make func() *made) {
+func (l *lease) prepare() {
 	m := l.s.m
 	if l.ahead != nil || !l.open() || l.complete.Load() {
 		return
@@ -42,7 +54,7 @@ func (l *lease) prepare(make func() *made) {
 		m.ahead.Add(-1)
 		return
 	}
-	l.ahead = make()
+	l.ahead = l.make()
 }
 
 // dropAhead forgets the page that was made ahead.

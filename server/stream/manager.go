@@ -239,11 +239,12 @@ type lease struct {
 	log    *store.Replay // of a replay
 
 	// Owned by the session's goroutine.
-	cursor []byte // the one that the next NEXT must carry
-	spare  []byte // the one of the page behind that: drawn before, so that making a page ahead draws nothing
-	pages  uint32 // answered
-	sent   uint64 // in pages that were made
-	ahead  *made  // the next page, if it was made before it is asked for
+	make   func() *made // the page after the lease's position
+	cursor []byte       // the one that the next NEXT must carry
+	spare  []byte       // the one of the page behind that: drawn before, so that making a page ahead draws nothing
+	pages  uint32       // answered
+	sent   uint64       // in pages that were made
+	ahead  *made        // the next page, if it was made before it is asked for
 
 	complete atomic.Bool // END is made; only APPLIED may follow
 	ended    atomic.Bool

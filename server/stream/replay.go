@@ -32,6 +32,7 @@ func (s *Session) OpenReplay(req *frames.OpenReplay) (Reply, error) {
 		return Reply{}, err
 	}
 	l := &replay{id: id, after: req.After}
+	l.make = func() *made { return s.makeReplayPage(l) }
 	if l.sub, err = s.replayable(req); err != nil {
 		return Reply{}, err
 	}
@@ -51,7 +52,7 @@ func (s *Session) OpenReplay(req *frames.OpenReplay) (Reply, error) {
 		RequestID: req.RequestID, ReplayID: id, SubscriptionID: l.sub.id, FirstEvent: totals.First, Cut: l.until,
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds,
 	}
-	r := Reply{Frames: []frames.Frame{begin}, Sent: l.sub.announced, Then: func() { l.prepare(func() *made { return s.makeReplayPage(l) }) }}
+	r := Reply{Frames: []frames.Frame{begin}, Sent: l.sub.announced, Then: l.prepare}
 	if l.count > 0 {
 		begin.FirstCursor = l.cursor
 	} else {
@@ -152,23 +153,16 @@ func (s *Session) ReplayNext(req *frames.ReplayNext) (Reply, error) {
 
 // replayPage answers with the page after the replay's position.
 func (s *Session) replayPage(l *replay, req *frames.ReplayNext) (Reply, error) {
-	p := l.takeMade(func() *made { return s.makeReplayPage(l) })
-	if p.err != nil {
-		return Reply{}, p.err
+	r, n, last, err := l.answer(req.RequestID)
+	if err != nil {
+		return Reply{}, err
 	}
-	frames.Readdress(p.raw, req.RequestID)
-	l.pages++
 	s.m.meters.ReplayPages.Add(1)
-	s.m.meters.ReplayEvents.Add(p.count)
-	if p.next != nil {
-		l.cursor = p.next
-		var err error
-		if l.spare, err = s.m.randomCursor(); err != nil {
-			return Reply{}, err
-		}
-		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makeReplayPage(l) }) }}, nil
+	s.m.meters.ReplayEvents.Add(n)
+	if last {
+		r.Frames = []frames.Frame{s.finishReplay(l, req.RequestID)}
 	}
-	return Reply{Page: p.raw, Frames: []frames.Frame{s.finishReplay(l, req.RequestID)}}, nil
+	return r, nil
 }
 
 // makeReplayPage makes the page after the replay's position.

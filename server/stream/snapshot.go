@@ -119,6 +119,7 @@ func (s *Session) newSnapshot() (*snapshot, error) {
 		return nil, err
 	}
 	l := &snapshot{id: id}
+	l.make = func() *made { return s.makePage(l) }
 	if err := s.charge(&l.lease); err != nil {
 		return nil, err
 	}
@@ -192,7 +193,7 @@ func (s *Session) beginSnapshot(l *snapshot, req frames.RequestID, bases []frame
 		RequestID: req, SnapshotID: l.id, Guard: s.m.o.Guard, Base: l.cut.Seq(),
 		LeaseExpiresAt: s.m.o.Clock.Now().Unix() + frames.LeaseSeconds, Bases: bases,
 	}
-	r := Reply{Frames: []frames.Frame{begin}, Then: func() { l.prepare(func() *made { return s.makePage(l) }) }}
+	r := Reply{Frames: []frames.Frame{begin}, Then: l.prepare}
 	if l.sub != nil {
 		begin.SubscriptionID = l.sub.id
 		r.Sent = l.sub.announced
@@ -262,24 +263,17 @@ func (l *lease) judge(err error) error {
 
 // page answers with the page after the lease's position.
 func (s *Session) page(l *snapshot, req *frames.SnapshotNext) (Reply, error) {
-	p := l.takeMade(func() *made { return s.makePage(l) })
-	if p.err != nil {
-		return Reply{}, p.err
+	r, n, last, err := l.answer(req.RequestID)
+	if err != nil {
+		return Reply{}, err
 	}
-	frames.Readdress(p.raw, req.RequestID)
-	l.pages++
 	s.m.meters.SnapshotPages.Add(1)
-	s.m.meters.SnapshotRecords.Add(p.count)
-	if p.next != nil {
-		l.cursor = p.next
-		var err error
-		if l.spare, err = s.m.randomCursor(); err != nil {
-			return Reply{}, err
-		}
-		return Reply{Page: p.raw, Then: func() { l.prepare(func() *made { return s.makePage(l) }) }}, nil
+	s.m.meters.SnapshotRecords.Add(n)
+	if last {
+		end, over := s.finish(l, req.RequestID)
+		r.Frames, r.Sent = []frames.Frame{end}, over
 	}
-	end, over := s.finish(l, req.RequestID)
-	return Reply{Page: p.raw, Frames: []frames.Frame{end}, Sent: over}, nil
+	return r, nil
 }
 
 // makePage makes the page after the lease's position.
