@@ -193,10 +193,13 @@ func (w *world) over() bool {
 	return w.failed != nil
 }
 
-// settle lets every other goroutine run until it waits, and looks at what they did.
+// settle lets every other goroutine run until it waits, and looks at what they did. Who
+// looks at a replica may be the one that finds its certificate expired and ends its
+// connection: what that wakes rests too before time goes on.
 func (w *world) settle() {
 	synctest.Wait()
 	w.inspect()
+	synctest.Wait()
 }
 
 // advance lets time pass, one timer at a time, so that no two processes race.
