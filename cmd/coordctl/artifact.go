@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
 	"coordinator/internal/shell"
 )
@@ -166,13 +167,13 @@ func (s *session) manifestFor(ctx context.Context, f artifactFlags, run, id stri
 		return nil, nil, err
 	}
 	var pre []frames.Precondition
-	for ref, revision := range fam.members {
+	for ref, revision := range fam.Members {
 		if ref.Kind == frames.KindWorkSession {
 			pre = append(pre, frames.Precondition{Object: ref, Revision: uint64(revision)})
 		}
 	}
 	if len(pre) != 1 {
-		return nil, nil, &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("run %v has %s, and an artifact belongs to one", fam.id, plural(len(pre), "work session"))}
+		return nil, nil, &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("run %v has %s, and an artifact belongs to one", fam.ID, runs.Plural(len(pre), "work session"))}
 	}
 	return body, pre, nil
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 )
@@ -154,7 +155,7 @@ func (v *runView) ended() bool {
 
 // take takes a record into the view; it reports a change.
 func (v *runView) take(rec frames.SnapshotRecord, r *started) (bool, error) {
-	mine := rec.Ref() == refTo(frames.KindRun, r.run) || rec.Ref() == refTo(frames.KindBinding, r.binding) || rec.Ref() == refTo(frames.KindOperation, r.op)
+	mine := rec.Ref() == runs.Ref(frames.KindRun, r.run) || rec.Ref() == runs.Ref(frames.KindBinding, r.binding) || rec.Ref() == runs.Ref(frames.KindOperation, r.op)
 	if !mine {
 		return false, nil
 	}
@@ -180,7 +181,7 @@ func (v *runView) cover(kind frames.EventKind, ref frames.ObjectRef, payload []b
 	var a frames.ArtifactManifest
 	var m frames.EvidenceManifest
 	switch {
-	case kind == frames.EventSourceFactAdmitted && ref == refTo(frames.KindBinding, r.binding):
+	case kind == frames.EventSourceFactAdmitted && ref == runs.Ref(frames.KindBinding, r.binding):
 		if codec.DecodeImage(&f, payload) != nil {
 			return
 		}
@@ -266,7 +267,7 @@ func (t *attendance) drain(covered uint64) (left bool) {
 			timer.Stop()
 			t.out.done <- nil // for stop
 			if shown, _ := t.out.progress(); err == nil && shown < covered {
-				fmt.Fprintf(t.a.stderr, "coordctl: %s\n", notStored(covered, shown))
+				fmt.Fprintf(t.a.stderr, "coordctl: %s\n", runs.NotStored(covered, shown))
 			}
 			t.unread(err)
 			return false

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/internal/shell"
@@ -229,7 +230,7 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 		}
 		only = frames.RunID(r.ID)
 	}
-	runs := map[frames.WorkSessionID]frames.RunID{}
+	runOf := map[frames.WorkSessionID]frames.RunID{}
 	rows := []object{}
 	err = snap.Each(func(r frames.SnapshotRecord) error { // sessions come before signals
 		if r.Kind != frames.KindWorkSession && r.Kind != frames.KindSignal {
@@ -241,13 +242,13 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 		}
 		switch p := p.(type) {
 		case *frames.WorkSession:
-			runs[frames.WorkSessionID(r.ID)] = p.RunID
+			runOf[frames.WorkSessionID(r.ID)] = p.RunID
 		case *frames.Signal:
-			run := runs[p.WorkSessionID]
+			run := runOf[p.WorkSessionID]
 			if !all && p.State != frames.SignalOpen || prefix != "" && run != only {
 				return nil
 			}
-			rows = append(rows, object{{"signal_id", r.ID.String()}, {"kind", signalName(p.Kind)}, {"state", p.State.String()}, {"run_id", run.String()}, {"message", p.Message}})
+			rows = append(rows, object{{"signal_id", r.ID.String()}, {"kind", runs.SignalName(p.Kind)}, {"state", p.State.String()}, {"run_id", run.String()}, {"message", p.Message}})
 		}
 		return nil
 	})

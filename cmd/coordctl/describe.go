@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
-	"coordinator/codec"
+	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
 )
 
@@ -64,12 +64,12 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 			return fmt.Errorf("%v: %w", other.Ref(), err)
 		}
 		if op, ok := p.(*frames.Operation); ok {
-			if concerns(op.Result, r.Ref()) {
+			if runs.Concerns(op.Result, r.Ref()) {
 				operations = append(operations, append(object{{"operation_id", other.ID.String()}}, resultObject(op.Result)...))
 			}
 			return nil
 		}
-		for _, ref := range parents(p) {
+		for _, ref := range runs.Parents(p) {
 			if ref == r.Ref() {
 				_, state, _, err := recordObject(other)
 				if err != nil {
@@ -87,11 +87,11 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 	var after frames.EventCut
 	happened := false
 	if kind == frames.KindRun {
-		f, err := familyIn(snap, r.ID.String())
+		f, err := runs.FamilyIn(snap, frames.RunID(r.ID))
 		if err != nil {
 			return err
 		}
-		if happened = len(f.bindings) > 0; happened {
+		if happened = len(f.Bindings) > 0; happened {
 			if lines, after, err = s.a.timeline(ctx, f); err != nil {
 				return err
 			}
@@ -142,50 +142,6 @@ func one(n int, kind frames.ObjectKind, prefix string) error {
 		return &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", kind, prefix)}
 	case n > 1:
 		return usage("%s begins the ids of %d %v records; give more digits", prefix, n, kind)
-	}
-	return nil
-}
-
-// concerns reports whether a result names an object.
-func concerns(r frames.OperationResult, ref frames.ObjectRef) bool {
-	if r.State != frames.OperationSucceeded {
-		return false
-	}
-	switch r.Kind {
-	case frames.ResultObjectRef:
-		var named frames.ObjectRef
-		return codec.DecodeImage(&named, r.Payload) == nil && named == ref
-	case frames.ResultStarted:
-		var s frames.Started
-		if codec.DecodeImage(&s, r.Payload) != nil {
-			return false
-		}
-		return ref == refTo(frames.KindRun, s.Run) || ref == refTo(frames.KindWorkSession, s.Session) || ref == refTo(frames.KindBinding, s.Binding)
-	}
-	return false
-}
-
-func refTo[T ~[16]byte](kind frames.ObjectKind, id T) frames.ObjectRef {
-	return frames.ObjectRef{Kind: kind, ID: frames.ObjectID(id)}
-}
-
-// parents are the objects that a record says it belongs to.
-func parents(p codec.Message) []frames.ObjectRef {
-	switch p := p.(type) {
-	case *frames.Run:
-		return []frames.ObjectRef{refTo(frames.KindObjective, p.ObjectiveID)}
-	case *frames.WorkSession:
-		return []frames.ObjectRef{refTo(frames.KindRun, p.RunID)}
-	case *frames.Binding:
-		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.Binding.WorkSessionID)}
-	case *frames.Artifact:
-		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID)}
-	case *frames.ArtifactManifest:
-		return []frames.ObjectRef{refTo(frames.KindArtifact, p.ArtifactID)}
-	case *frames.Signal:
-		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID)}
-	case *frames.Evidence:
-		return []frames.ObjectRef{refTo(frames.KindWorkSession, p.WorkSessionID), refTo(frames.KindArtifact, p.ArtifactID)}
 	}
 	return nil
 }

@@ -12,13 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 )
 
 // proof is a run that ended well, with all its evidence, for tests to spoil.
 type proof struct {
-	f      *family
+	f      *runs.Family
 	b      frames.Binding
 	events []*client.Event
 	output []byte
@@ -38,7 +39,7 @@ func newProof(t *testing.T) *proof {
 		require.NoError(t, err)
 		require.NoError(t, seal.Add(f))
 		p.events = append(p.events, &client.Event{Sequence: frames.EventSequence(len(p.events) + 1), Kind: frames.EventSourceFactAdmitted,
-			Object: refTo(frames.KindBinding, frames.BindingID{4}), Payload: image})
+			Object: runs.Ref(frames.KindBinding, frames.BindingID{4}), Payload: image})
 	}
 	status := int32(3)
 	add(frames.FactOpened, &frames.Opened{})
@@ -49,9 +50,9 @@ func newProof(t *testing.T) *proof {
 	outcome, err := codec.EncodeImage(nil, &frames.Closed{Known: true, Status: status})
 	require.NoError(t, err)
 	p.m = frames.EvidenceManifest{BindingID: frames.BindingID{4}, FactCount: 4, OutputBytes: 14, ExitStatus: &status, Seal: seal.Sum()}
-	p.f = &family{id: frames.RunID{2}, run: frames.Run{State: frames.RunFailed, Outcome: outcome},
-		evidence: map[frames.BindingID]frames.Evidence{{4}: {ArtifactID: frames.ArtifactID{5}, Seal: seal.Sum()}},
-		manifest: map[frames.ArtifactID]frames.ArtifactManifest{}}
+	p.f = &runs.Family{ID: frames.RunID{2}, Run: frames.Run{State: frames.RunFailed, Outcome: outcome},
+		Evidence: map[frames.BindingID]frames.Evidence{{4}: {ArtifactID: frames.ArtifactID{5}, Seal: seal.Sum()}},
+		Manifest: map[frames.ArtifactID]frames.ArtifactManifest{}}
 	return p
 }
 
@@ -59,8 +60,8 @@ func newProof(t *testing.T) *proof {
 func (p *proof) report(t *testing.T) (text string, err error) {
 	raw, err := codec.Encode(nil, &p.m)
 	require.NoError(t, err)
-	if _, gone := p.f.manifest[frames.ArtifactID{6}]; !gone {
-		p.f.manifest[frames.ArtifactID{5}] = frames.ArtifactManifest{ArtifactID: frames.ArtifactID{5}, Revision: 1, Schema: 1, Manifest: raw}
+	if _, gone := p.f.Manifest[frames.ArtifactID{6}]; !gone {
+		p.f.Manifest[frames.ArtifactID{5}] = frames.ArtifactManifest{ArtifactID: frames.ArtifactID{5}, Revision: 1, Schema: 1, Manifest: raw}
 	}
 	l := client.NewLedger(frames.CoordinatorID{0xc0}, frames.BindingID{4})
 	for _, e := range p.events {
@@ -70,7 +71,7 @@ func (p *proof) report(t *testing.T) (text string, err error) {
 	check := l.Check(&shown)
 	_, err = check.Write(p.output)
 	require.NoError(t, err)
-	findings := append(compareEvidence(p.f, p.b, l, p.after), judgeOutput(l, p.after, check))
+	findings := append(p.f.Compare(p.b, l, p.after), runs.JudgeOutput(l, p.after, check))
 	err = (&app{stdout: &out, output: "table"}).showFindings(p.f, p.b, l, findings)
 	return out.String(), err
 }
@@ -92,29 +93,29 @@ func TestC16_EvidenceIsHeldAgainstEverything(t *testing.T) {
 		{"retention removed all facts", func(p *proof) { p.events, p.after = nil, 9 }, false},
 		{"retention removed only what came before", func(p *proof) { p.after = 2 }, true},
 		{"a source gap", func(p *proof) {
-			p.events = append(p.events, &client.Event{Kind: frames.EventSourceGap, Object: refTo(frames.KindBinding, frames.BindingID{4})})
+			p.events = append(p.events, &client.Event{Kind: frames.EventSourceGap, Object: runs.Ref(frames.KindBinding, frames.BindingID{4})})
 		}, false},
 		{"the EVIDENCE record's seal", func(p *proof) {
-			p.f.evidence[frames.BindingID{4}] = frames.Evidence{ArtifactID: frames.ArtifactID{5}, Seal: [32]byte{9}}
+			p.f.Evidence[frames.BindingID{4}] = frames.Evidence{ArtifactID: frames.ArtifactID{5}, Seal: [32]byte{9}}
 		}, false},
-		{"no EVIDENCE record", func(p *proof) { clear(p.f.evidence) }, false},
-		{"no manifest", func(p *proof) { p.f.manifest[frames.ArtifactID{6}] = frames.ArtifactManifest{} }, false},
+		{"no EVIDENCE record", func(p *proof) { clear(p.f.Evidence) }, false},
+		{"no manifest", func(p *proof) { p.f.Manifest[frames.ArtifactID{6}] = frames.ArtifactManifest{} }, false},
 		{"the manifest's seal", func(p *proof) { p.m.Seal[0] ^= 1 }, false},
 		{"the manifest's binding", func(p *proof) { p.m.BindingID[0] ^= 1 }, false},
 		{"the manifest's fact count", func(p *proof) { p.m.FactCount++ }, false},
 		{"the manifest's output bytes", func(p *proof) { p.m.OutputBytes-- }, false},
 		{"the manifest's exit status", func(p *proof) { p.m.ExitStatus = &one }, false},
 		{"the manifest has no exit status", func(p *proof) { p.m.ExitStatus = nil }, false},
-		{"the run's outcome", func(p *proof) { p.f.run.Outcome[4] ^= 1 }, false},
-		{"the run has no outcome", func(p *proof) { p.f.run.Outcome = nil }, false},
+		{"the run's outcome", func(p *proof) { p.f.Run.Outcome[4] ^= 1 }, false},
+		{"the run has no outcome", func(p *proof) { p.f.Run.Outcome = nil }, false},
 		{"a byte of output", func(p *proof) { p.output[7] ^= 1 }, false},
 		{"output that no fact covers", func(p *proof) { p.output = append(p.output, '!') }, false},
 		{"output that the cap kept away, or somebody cut off", func(p *proof) { p.output = p.output[:7] }, false},
 		{"all output is gone", func(p *proof) { p.output = nil }, false},
 		{"another session's EVIDENCE", func(p *proof) {
-			e := p.f.evidence[frames.BindingID{4}]
+			e := p.f.Evidence[frames.BindingID{4}]
 			e.WorkSessionID[0]++
-			p.f.evidence[frames.BindingID{4}] = e
+			p.f.Evidence[frames.BindingID{4}] = e
 		}, false},
 		{"another fact with the same sequence", func(p *proof) { p.events = append(p.events, p.events[2]) }, false},
 		{"the CLOSED fact's status", func(p *proof) { p.events[3].Payload[len(p.events[3].Payload)-1] ^= 1 }, false},

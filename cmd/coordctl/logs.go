@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
 )
 
@@ -49,7 +50,7 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 	if err != nil {
 		return err
 	}
-	b, err := f.binding()
+	b, err := f.Binding()
 	if err != nil {
 		return err
 	}
@@ -82,7 +83,7 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 	check := l.Check(out)
 	err = a.readOutput(ctx, b, func(data []byte) error {
 		if _, err := check.Write(data); err != nil {
-			return &sinkError{err}
+			return &runs.SinkError{Cause: err}
 		}
 		return nil
 	})
@@ -93,7 +94,7 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 }
 
 // familyWithin is loadFamily within --timeout.
-func (a *app) familyWithin(parent context.Context, text string) (*family, error) {
+func (a *app) familyWithin(parent context.Context, text string) (*runs.Family, error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
 	return a.loadFamily(ctx, text)
@@ -101,14 +102,14 @@ func (a *app) familyWithin(parent context.Context, text string) (*family, error)
 
 // boundFamily is the family once its run has a process, or will have none: it may have been
 // admitted just now.
-func (a *app) boundFamily(parent context.Context, f *family) (*family, error) {
+func (a *app) boundFamily(parent context.Context, f *runs.Family) (*runs.Family, error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
-	for len(f.bindings) == 0 && !f.run.State.Terminal() {
+	for len(f.Bindings) == 0 && !f.Run.State.Terminal() {
 		if pause(ctx, outputPause) != nil {
 			return f, nil // what there is will be told
 		}
-		now, err := a.loadFamily(ctx, f.id.String())
+		now, err := a.loadFamily(ctx, f.ID.String())
 		if err != nil {
 			if absent(err) || ctx.Err() != nil {
 				continue
@@ -122,14 +123,14 @@ func (a *app) boundFamily(parent context.Context, f *family) (*family, error) {
 
 // settledFamily is the family once its run has ended, or its binding has: the owner's last
 // facts may still be on their way when the output ends.
-func (a *app) settledFamily(parent context.Context, f *family) (*family, error) {
+func (a *app) settledFamily(parent context.Context, f *runs.Family) (*runs.Family, error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
 	for {
-		now, err := a.loadFamily(ctx, f.id.String())
+		now, err := a.loadFamily(ctx, f.ID.String())
 		switch {
 		case err == nil:
-			if b, err := now.binding(); err != nil || b.State == frames.StateEnded {
+			if b, err := now.Binding(); err != nil || b.State == frames.StateEnded {
 				return now, err
 			}
 		case !absent(err): // the coordinator may be starting again
@@ -143,13 +144,13 @@ func (a *app) settledFamily(parent context.Context, f *family) (*family, error) 
 
 // sayOutput tells what the check of the output came to.
 func (a *app) sayOutput(show *shower, l *client.Ledger, after frames.EventCut, check *client.OutputCheck, quiet bool) error {
-	lines := outputLines(l, after, check)
+	lines := runs.OutputLines(l, after, check)
 	if err := show.checked(after, check, lines); err != nil {
 		return err
 	}
 	for _, line := range lines {
-		if !a.json() && (!quiet || line.bad) {
-			fmt.Fprintln(a.stderr, "logs: "+line.text)
+		if !a.json() && (!quiet || line.Bad) {
+			fmt.Fprintln(a.stderr, "logs: "+line.Text)
 		}
 	}
 	if len(check.Differ) > 0 {
@@ -159,62 +160,14 @@ func (a *app) sayOutput(show *shower, l *client.Ledger, after frames.EventCut, c
 }
 
 // checked tells what a check of the output came to.
-func (s *shower) checked(after frames.EventCut, check *client.OutputCheck, lines []outputLine) error {
+func (s *shower) checked(after frames.EventCut, check *client.OutputCheck, lines []runs.OutputLine) error {
 	differ, findings := []object{}, []object{}
 	for _, r := range check.Differ {
 		differ = append(differ, object{{"first", r.First}, {"last", r.Last}})
 	}
 	for _, line := range lines {
-		findings = append(findings, object{{"text", line.text}, {"bad", line.bad}})
+		findings = append(findings, object{{"text", line.Text}, {"bad", line.Bad}})
 	}
 	return s.event("check", object{{"bytes", check.Read}, {"agreed_bytes", check.Agreed}, {"agreed_digests", check.Ranges}, {"differ", differ},
 		{"removed_events_through", after}, {"findings", findings}})
-}
-
-// notStored words that an owner has less than the facts cover.
-func notStored(covered, stored uint64) string {
-	return fmt.Sprintf("%s of output behind byte %d are covered by facts and not stored: the owner's size cap kept them away, or they were lost",
-		plural(covered-stored, "byte"), stored)
-}
-
-// outputLine is one finding about output; bad says that something is missing or wrong.
-type outputLine struct {
-	text string
-	bad  bool
-}
-
-// outputLines words what is known of the output after it was read to its stored end.
-func outputLines(l *client.Ledger, after frames.EventCut, check *client.OutputCheck) (out []outputLine) {
-	say := func(bad bool, format string, args ...any) {
-		out = append(out, outputLine{fmt.Sprintf(format, args...), bad})
-	}
-	for _, r := range check.Differ {
-		say(true, "bytes %d to %d DIFFER from their admitted digest", r.First, r.Last)
-	}
-	var first, last uint64
-	if n := len(l.Ranges); n > 0 {
-		first, last = l.Ranges[0].First, l.Ranges[n-1].Last
-	}
-	missing := uint64(0)
-	if after > 0 {
-		if missing = check.Read; first > 0 {
-			missing = min(missing, first-1)
-		}
-	}
-	if missing > 0 {
-		say(true, "retention has removed the events up to %d, and with them facts: %s cannot be checked", after, plural(missing, "byte"))
-	}
-	if last > check.Read {
-		say(true, "%s", notStored(last, check.Read))
-	}
-	if check.Read > last && after == 0 {
-		say(!l.Closed && l.Facts == 0, "%s not covered by an admitted fact yet", plural(check.Read-last, "byte"))
-	}
-	switch {
-	case check.Read == 0 && last == 0:
-		say(false, "no output")
-	default:
-		say(false, "%s of %d agree with %s", plural(check.Agreed, "byte"), check.Read, plural(check.Ranges, "admitted digest"))
-	}
-	return out
 }

@@ -2,32 +2,21 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
-	"coordinator/internal/clock"
 	"coordinator/owner"
 )
 
-// ownerError is a failure at a process owner, with its name.
-type ownerError struct {
-	name  string
-	cause error
-}
-
-func (e *ownerError) Error() string { return fmt.Sprintf("owner %s: %v", e.name, e.cause) }
-func (e *ownerError) Unwrap() error { return e.cause }
-
 // explainOwner words what went wrong at a process owner.
 func (a *app) explainOwner(err error) (message, bool) {
-	var oe *ownerError
+	var oe *runs.OwnerError
 	if !errors.As(err, &oe) {
 		return message{}, false
 	}
@@ -43,7 +32,7 @@ func (a *app) explainOwner(err error) (message, bool) {
 	case errors.As(err, &refused):
 		m.code = exitRefused
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		m.what = "no process owner: nobody listens where [[owner]] " + oe.name + " of " + a.contextPath + " says"
+		m.what = "no process owner: nobody listens where [[owner]] " + oe.Name + " of " + a.contextPath + " says"
 		m.next = []string{"start it with: " + a.upLine() + ", or with ownerd serve"}
 	default:
 		m.next = []string{"try again; if it stays so, look at the owner's log"}
@@ -55,27 +44,10 @@ func (a *app) explainOwner(err error) (message, bool) {
 // incarnation and groups are learned.
 func (a *app) dialOwner(ctx context.Context, c *client.Context, o client.Owner) (*owner.Client, error) {
 	key, err := a.key()
-	if err == nil && key == nil {
-		key, err = c.Signer()
-	}
 	if err != nil {
 		return nil, err
 	}
-	opts := owner.ClientOptions{
-		Socket: o.Socket, Pin: o.Authority, CoordinatorID: c.CoordinatorID, Key: key, Scope: owner.ScopeOutput,
-		Name: "coordctl", Clock: clock.System(), Rand: rand.Reader,
-	}
-	if o.QUIC != "" {
-		opts.Dial = owner.QUICDialer(o.QUIC, o.Authority, opts.Clock)
-	}
-	link, err := owner.Dial(ctx, opts)
-	if err != nil {
-		return nil, &ownerError{o.Name, err}
-	}
-	if len(link.Groups()) == 0 {
-		return nil, errors.Join(&ownerError{o.Name, errors.New("it serves no terminal group")}, link.Close())
-	}
-	return link, nil
+	return runs.DialOwner(ctx, c, key, o, "coordctl")
 }
 
 // An outputFollower copies the output of one binding to a writer as it comes, over as many
@@ -127,7 +99,7 @@ func (f *outputFollower) run(ctx context.Context) error {
 	for {
 		err := f.once(ctx)
 		var refused *owner.RefusedError
-		if err == nil || ctx.Err() != nil || errors.As(err, new(*sinkError)) || errors.As(err, &refused) {
+		if err == nil || ctx.Err() != nil || errors.As(err, new(*runs.SinkError)) || errors.As(err, &refused) {
 			return err
 		}
 		select {
@@ -151,14 +123,8 @@ func (f *outputFollower) once(ctx context.Context) error {
 		f.moved.Add(uint64(n))
 		f.offset = at + uint64(n)
 		if err != nil {
-			return &sinkError{err}
+			return &runs.SinkError{Cause: err}
 		}
 		return nil
 	})
 }
-
-// sinkError is a failure to write output where it belongs.
-type sinkError struct{ cause error }
-
-func (e *sinkError) Error() string { return "write the output: " + e.cause.Error() }
-func (e *sinkError) Unwrap() error { return e.cause }

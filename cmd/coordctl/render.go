@@ -14,6 +14,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
@@ -193,8 +194,8 @@ func payloadObject(p codec.Message) (o object, state, detail string, err error) 
 		o = object{{"artifact_id", p.ArtifactID.String()}, {"revision", p.Revision}, {"schema", p.Schema}, payloadMembers("manifest", p.Manifest)}
 		return o, "", fmt.Sprintf("%d bytes", len(p.Manifest)), nil
 	case *frames.Signal:
-		o = object{{"work_session_id", p.WorkSessionID.String()}, {"kind", signalName(p.Kind)}, {"state", p.State.String()}, {"message", p.Message}}
-		return o, p.State.String(), signalName(p.Kind) + " " + p.Message, nil
+		o = object{{"work_session_id", p.WorkSessionID.String()}, {"kind", runs.SignalName(p.Kind)}, {"state", p.State.String()}, {"message", p.Message}}
+		return o, p.State.String(), runs.SignalName(p.Kind) + " " + p.Message, nil
 	case *frames.Operation:
 		o = object{{"principal_key_id", p.Principal.String()}, {"result", resultObject(p.Result)}}
 		return o, p.Result.State.String(), p.Principal.String(), nil
@@ -228,14 +229,6 @@ func outcome(b []byte) any {
 		return object{{"exit_status", int32(binary.BigEndian.Uint32(b[1:]))}}
 	}
 	return hex.EncodeToString(b)
-}
-
-func signalName(k frames.SignalKind) string {
-	names := []string{"", "EXECUTION_BLOCKED", "EXECUTION_FAILED", "EVIDENCE_GAP", "POLICY"}
-	if k > 0 && int(k) < len(names) {
-		return names[k]
-	}
-	return fmt.Sprintf("SIGNAL_%d", k)
 }
 
 // adminObject lays out the three kinds of ADMIN records [D-14].

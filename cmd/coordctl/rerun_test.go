@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 )
@@ -341,7 +342,7 @@ func TestRunStaysWhenItCannotCancel(t *testing.T) {
 func TestRunKeepsWhatASnapshotShowed(t *testing.T) {
 	outcome, err := codec.EncodeImage(nil, &frames.Closed{Known: true, Status: 6})
 	require.NoError(t, err)
-	rec, err := frames.NewRecord(refTo(frames.KindRun, frames.RunID{2}), 3, &frames.Run{ObjectiveID: frames.ObjectiveID{1}, Attempt: 1, State: frames.RunFailed, Outcome: outcome})
+	rec, err := frames.NewRecord(runs.Ref(frames.KindRun, frames.RunID{2}), 3, &frames.Run{ObjectiveID: frames.ObjectiveID{1}, Attempt: 1, State: frames.RunFailed, Outcome: outcome})
 	require.NoError(t, err)
 	var v runView
 	changed, err := v.take(rec, &started{run: frames.RunID{2}})

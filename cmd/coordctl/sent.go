@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/internal/durable"
@@ -134,7 +135,7 @@ func (a *app) pickUp(parent context.Context, c *client.Context, s *client.Sessio
 		return a.findRun(ctx, s, op)
 	}
 	r := &started{op: op, objective: body.ObjectiveID, run: body.RunID, session: body.WorkSessionID, binding: frames.BindingID(body.PendingBindingID)}
-	if r.owner, err = ownerNamed(c, body.Owner); err != nil {
+	if r.owner, err = runs.OwnerNamed(c, body.Owner); err != nil {
 		return nil, frames.OperationResult{}, err
 	}
 	result, err := a.send(ctx, c, s, r, body, true)
@@ -166,10 +167,10 @@ func (a *app) findRun(ctx context.Context, s *client.Session, op frames.Operatio
 	if err != nil {
 		return nil, result, err
 	}
-	b, err := f.binding()
+	b, err := f.Binding()
 	if err != nil {
 		return nil, result, err
 	}
 	_, o, err := a.ownerOf(b)
-	return &started{op: op, objective: f.run.ObjectiveID, run: ids.Run, session: ids.Session, binding: ids.Binding, owner: o}, result, err
+	return &started{op: op, objective: f.Run.ObjectiveID, run: ids.Run, session: ids.Session, binding: ids.Binding, owner: o}, result, err
 }

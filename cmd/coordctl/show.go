@@ -4,6 +4,7 @@ import (
 	"io"
 	"sync"
 
+	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
 )
 
@@ -40,7 +41,7 @@ func (s *shower) eventLocked(name string, o object) error {
 		return nil
 	}
 	if err := writeJSONLine(s.w, append(object{{"event", name}}, o...)); err != nil {
-		return &sinkError{err}
+		return &runs.SinkError{Cause: err}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 )
@@ -437,32 +438,25 @@ func refObject(ref frames.ObjectRef) object {
 
 // factObject lays out the payload of an event that carries no record.
 func factObject(e *client.Event) (o object, detail string, err error) {
+	if detail, err = runs.FactDetail(e); err != nil {
+		return nil, "", err
+	}
 	switch e.Kind {
 	case frames.EventSourceFactAdmitted:
 		var f frames.TerminalSourceFact
 		if err := codec.DecodeImage(&f, e.Payload); err != nil {
 			return nil, "", fmt.Errorf("event %d: %w", e.Sequence, err)
 		}
-		name := factName(f.Kind)
 		return object{{"binding_id", f.Source.BindingID.String()}, {"owner_authority_fingerprint", f.Source.Owner.String()},
-			{"owner_incarnation", f.Source.OwnerIncarnation.String()}, {"source_sequence", f.Source.Sequence}, {"kind", name}, {"schema", f.Schema},
-			payloadMembers("payload", f.Payload)}, fmt.Sprintf("fact %d %s", f.Source.Sequence, name), nil
+			{"owner_incarnation", f.Source.OwnerIncarnation.String()}, {"source_sequence", f.Source.Sequence}, {"kind", runs.FactName(f.Kind)}, {"schema", f.Schema},
+			payloadMembers("payload", f.Payload)}, detail, nil
 	case frames.EventSourceGap:
 		var g frames.SourceGap
 		if err := codec.DecodeImage(&g, e.Payload); err != nil {
 			return nil, "", fmt.Errorf("event %d: %w", e.Sequence, err)
 		}
-		reason := []string{"Jump", "Conflict", "Ended"}[g.Reason] // the codec knows no other
-		return object{{"binding_id", g.BindingID.String()}, {"expected", g.Expected}, {"observed", g.Observed}, {"reason", reason}},
-			fmt.Sprintf("%s: expected %d, observed %d", reason, g.Expected, g.Observed), nil
+		return object{{"binding_id", g.BindingID.String()}, {"expected", g.Expected}, {"observed", g.Observed}, {"reason", runs.GapReason(g.Reason)}},
+			detail, nil
 	}
 	return nil, "", nil
-}
-
-func factName(k frames.SourceFactKind) string {
-	names := []string{"", "OPENED", "CLOSED", "INPUT_RESULT", "SIGNAL_RESULT", "OUTPUT_RANGE", "ATTENTION"}
-	if k > 0 && int(k) < len(names) {
-		return names[k]
-	}
-	return fmt.Sprintf("FACT_%d", k)
 }
