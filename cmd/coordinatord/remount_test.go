@@ -86,10 +86,15 @@ func (l *loopDisk) fails() {
 	}
 }
 
-// mends unmounts it, repairs it as an operator does, and mounts it again.
+// mends unmounts it, repairs it as an operator does, and mounts it again: as another disk with
+// the same bytes, because any process with mounts of its own that began meanwhile keeps the
+// failed one mounted, and the kernel would give that one again.
 func (l *loopDisk) mends() {
 	l.t.Helper()
 	require.NoError(l.t, unix.Unmount(l.dir, 0))
+	failed := l.image
+	l.image += "-mended"
+	system(l.t, "cp", "--sparse=always", failed, l.image)
 	out, err := exec.Command("fsck.ext4", "-fy", l.image).CombinedOutput()
 	if code := exitCode(err); code > 1 { // 1: errors were corrected
 		l.t.Fatalf("fsck: %v: %s", err, out)
