@@ -6,8 +6,10 @@ FUZZTIME    ?= 5s
 SEEDS       ?= 200
 SEED_BASE   ?= 1
 HOSTILE     ?= 2000
-# Packages tested at once: tests of real processes wait for leases more than they work.
+# Packages tested at once, and parallel tests in each: tests of real processes wait for leases
+# more than they work.
 PACKAGES    ?= 3
+PARALLEL    ?= 6
 PREFIX      ?= /usr/local
 DESTDIR     ?=
 VERSION     ?= 0.0.0-dev
@@ -27,7 +29,7 @@ demo: build
 	@CGO_ENABLED=0 $(GO) run ./cmd/internal/demo -bin bin
 
 test:
-	CGO_ENABLED=0 $(GO) test -p $(PACKAGES) ./...
+	CGO_ENABLED=0 $(GO) test -p $(PACKAGES) -parallel $(PARALLEL) ./...
 
 check: lint test race failpoint vectors sim fuzz
 
@@ -40,7 +42,7 @@ lint:
 # The race detector needs a C compiler; `make test` does not. What only runs documents and the
 # demo has nothing to be detected in.
 race:
-	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$')
+	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) -parallel $(PARALLEL) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$')
 
 # Crash tests at the fail points, which only this tag compiles in.
 failpoint:

@@ -13,6 +13,7 @@ import (
 // coordinator behind it: what went stays away, its id stays used, and a retry learns that it
 // was done.
 func TestArchive(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.Equal(t, 3, u.ctl("run", "--title", "to go", "--", "sh", "-c", "echo hi; exit 3").code)
 	var objectives []struct {

@@ -20,6 +20,7 @@ import (
 // taking them for a while, and kills the coordinator in between: gaps, replays and
 // snapshots may come in any number, and at the end the view is exactly what there is.
 func TestSlowFollowerOfARealCoordinator(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	c, err := client.LoadContext(filepath.Join(u.state, "client", "context.toml"))
 	require.NoError(t, err)

@@ -58,6 +58,7 @@ func interrupt(t *testing.T, u *upped) {
 // TestUpQUIC goes from nothing to work over QUIC, adds QUIC to a state that had none, and
 // is told what is wrong when nobody or somebody else is there.
 func TestUpQUIC(t *testing.T) {
+	t.Parallel()
 	state := filepath.Join(t.TempDir(), "s")
 	u := startUp(t, state).ready()
 	require.NotContains(t, u.out.String(), "context-quic")

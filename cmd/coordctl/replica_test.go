@@ -17,6 +17,7 @@ import (
 // TestReplicaThroughSIGKILL keeps a replica of a coordinator that is killed twice, while a
 // watcher shows what a feed tells that is not read in between.
 func TestReplicaThroughSIGKILL(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	c, err := client.LoadContext(filepath.Join(u.state, "client", "context.toml"))
 	require.NoError(t, err)

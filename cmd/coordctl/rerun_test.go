@@ -277,6 +277,7 @@ func TestSentCommandsAreForgotten(t *testing.T) {
 // TestLogsWaitForAProcess follows a run that was admitted and has no process yet, as the line says
 // that `run --detach` prints.
 func TestLogsWaitForAProcess(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	eventually(t, "the owner's link is up", func() bool { return strings.Contains(u.errout.String(), "owner link up") })
 	cmd, _, s := u.prepared("echo", "late")
@@ -301,6 +302,7 @@ func TestLogsWaitForAProcess(t *testing.T) {
 // TestRunStaysWhenItCannotCancel stops the coordinator while the run is to be cancelled: the
 // client says so and goes on.
 func TestRunStaysWhenItCannotCancel(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	b := u.begin("run", "--timeout", "3s", "--", "sh", "-c", `trap "exit 7" TERM; echo here; while :; do sleep 0.02; done`)
 	eventually(t, "it runs", func() bool { return strings.Contains(b.out.String(), "here") })

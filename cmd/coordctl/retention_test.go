@@ -17,6 +17,7 @@ import (
 // TestWhatRetentionRemovedIsTold ends a run, has its events trimmed, and asks for its proof:
 // what can still be compared is, and the rest is named.
 func TestWhatRetentionRemovedIsTold(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.Equal(t, 3, u.ctl("run", "--", "sh", "-c", "echo hi; exit 3").code)
 	id := u.onlyRun()

@@ -123,6 +123,7 @@ func TestRunEndsAsItsCommandDoes(t *testing.T) {
 // TestC08_ARunOutlivesItsCoordinator kills the coordinator while a run goes on that counts
 // its own starts: the client shows every byte once and ends with the run's status.
 func TestC08_ARunOutlivesItsCoordinator(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	dir := t.TempDir()
 	started, gate := filepath.Join(dir, "started"), filepath.Join(dir, "gate")
@@ -146,6 +147,7 @@ func TestC08_ARunOutlivesItsCoordinator(t *testing.T) {
 }
 
 func TestRunWithoutItsOwner(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.NoError(t, syscall.Kill(u.ownerPID(), syscall.SIGKILL))
 	eventually(t, "the owner is back", func() bool { return strings.Count(u.errout.String(), "ownerd| ready") == 2 })
@@ -338,6 +340,7 @@ func TestLogsTellWhatWasChanged(t *testing.T) {
 // Output beyond the owner's cap is shown as far as it was stored, and nobody is left to think
 // that it was all.
 func TestLogsTellWhatWasNotStored(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, u.wait())
@@ -363,6 +366,7 @@ func TestLogsTellWhatWasNotStored(t *testing.T) {
 }
 
 func TestUpGivesAnOwnerToAStateWithoutOne(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, u.wait())

@@ -330,6 +330,7 @@ func zombie(pid int) bool {
 }
 
 func TestUpFromNothingToWorkAndBack(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	witness, coordinator := u.pids()
 	require.Contains(t, u.out.String(), filepath.Join(u.state, "coordinator", "coordinator.sock"))
@@ -393,6 +394,7 @@ func TestUpFromNothingToWorkAndBack(t *testing.T) {
 
 // TestUpShowsConnectionsOnlyWhenAsked keeps the terminal for what happens to the daemons.
 func TestUpShowsConnectionsOnlyWhenAsked(t *testing.T) {
+	t.Parallel()
 	for _, flags := range [][]string{nil, {"--verbose"}} {
 		u := startUp(t, filepath.Join(t.TempDir(), "s"), flags...).ready()
 		require.Equal(t, 0, u.ctl("ping").code)
@@ -413,6 +415,7 @@ func TestUpShowsConnectionsOnlyWhenAsked(t *testing.T) {
 // TestC04_NoSecretIsSeen looks for every secret key of a state, in each form that a printer
 // would give it, in all that the programs print and in what the system shows of them.
 func TestC04_NoSecretIsSeen(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s"), "--verbose").ready()
 	witness, coordinator := u.pids()
 	var seen bytes.Buffer
@@ -453,6 +456,7 @@ func TestC04_NoSecretIsSeen(t *testing.T) {
 }
 
 func TestUpThatIsKilledLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	witness, coordinator := u.pids()
 	require.NoError(t, u.cmd.Process.Kill())
@@ -476,6 +480,7 @@ func TestUpSecondSignalEndsAtOnce(t *testing.T) {
 
 // TestUpSaysThatAStateWasMoved follows what it says.
 func TestUpSaysThatAStateWasMoved(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	u := startUp(t, filepath.Join(dir, "s")).ready()
 	require.NotContains(t, u.errout.String(), "moved")
@@ -500,6 +505,7 @@ func TestUpSaysThatAStateWasMoved(t *testing.T) {
 }
 
 func TestUpEndsWhenAStoreIsDamaged(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.NoError(t, u.cmd.Process.Signal(os.Interrupt))
 	require.NoError(t, u.wait())
@@ -515,6 +521,7 @@ func TestUpEndsWhenAStoreIsDamaged(t *testing.T) {
 // TestUpFirstUseCanBeRepeated interrupts the set-up after each of its steps, by taking away
 // what comes later, and at random times by SIGKILL.
 func TestUpFirstUseCanBeRepeated(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		undo func(t *testing.T, state string)
@@ -576,6 +583,7 @@ func TestUpRefusesAPathThatNoSocketCanHave(t *testing.T) {
 }
 
 func TestRevokedKeyIsToldAtOnce(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.Equal(t, 0, u.ctl("status").code)
 	out, err := exec.Command(filepath.Join(u.bin, "coordinatord"), "keys", "--state", filepath.Join(u.state, "coordinator"), "revoke", "local").CombinedOutput()
@@ -586,6 +594,7 @@ func TestRevokedKeyIsToldAtOnce(t *testing.T) {
 }
 
 func TestStoppedCoordinatorTimesOutBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	_, coordinator := u.pids()
 	require.NoError(t, syscall.Kill(coordinator, syscall.SIGSTOP))

@@ -228,6 +228,7 @@ func (u *upped) follow(args ...string) *following {
 // TestWatchThroughSIGKILL follows a coordinator that is killed twice while work is made:
 // every event is shown once and in order, and every gap is told and healed.
 func TestWatchThroughSIGKILL(t *testing.T) {
+	t.Parallel()
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	watch, rows := u.follow("watch", "-o", "json"), u.follow("get", "objective", "--watch")
 	eventually(t, "it watches", func() bool {
