@@ -9,6 +9,7 @@ const maxBody = 64 << 10
 func (s *Server) routes(m *http.ServeMux) {
 	m.HandleFunc("GET /api/session", s.session)
 	m.HandleFunc("GET /api/live", s.live.serve)
+	m.HandleFunc("POST /api/action", s.act)
 	m.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		(&problem{http.StatusNotFound, codeNotFound, "there is no such path, or not with " + r.Method, "this page belongs to another version: load it again"}).write(w)
 	})

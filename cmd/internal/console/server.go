@@ -51,6 +51,9 @@ type Options struct {
 	Backoff client.Backoff
 	// Transport reaches the coordinator. Nil dials what the context says.
 	Transport client.Transport
+	// ActionWait is how long an action waits for its answer; what became of it is not known then.
+	// Zero means 10 s.
+	ActionWait time.Duration
 	// Clock is the time. Nil means the system's.
 	Clock clock.Clock
 	// Rand is the source of secrets and OperationIds. Nil means crypto/rand.
@@ -94,7 +97,9 @@ type Server struct {
 	assets  map[string]asset
 	replica *client.Replica
 	live    *live
+	actor   *actor
 	http    *http.Server
+	ending  context.Context // of Run: what outlives a request ends with it
 	conns   sync.WaitGroup
 }
 
@@ -108,6 +113,9 @@ func New(l net.Listener, o Options) (s *Server, err error) {
 	}()
 	if o.Clock == nil {
 		o.Clock = clock.System()
+	}
+	if o.ActionWait <= 0 {
+		o.ActionWait = actionWait
 	}
 	if o.Complaints == nil {
 		o.Complaints = io.Discard
@@ -139,6 +147,13 @@ func New(l net.Listener, o Options) (s *Server, err error) {
 		return nil, err
 	}
 	s.live = newLive(s.replica, o.Clock)
+	session := s.options("console")
+	session.Offered |= frames.CapWithoutOperations
+	commands, err := client.OpenSession(o.Context, client.SessionOptions{Options: session, Backoff: o.Backoff})
+	if err != nil {
+		return nil, errors.Join(err, s.replica.Close())
+	}
+	s.actor = newActor(commands, o.Rand)
 	s.http = &http.Server{Handler: s.handler(), ReadHeaderTimeout: headerWait, ReadTimeout: requestWait, IdleTimeout: idleWait,
 		MaxHeaderBytes: maxHeaderBytes, ErrorLog: log.New(o.Complaints, "console: ", 0), ConnState: s.count}
 	return s, nil
@@ -158,6 +173,7 @@ func (s *Server) URL() string { return s.url }
 func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	s.ending = ctx
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	var wg sync.WaitGroup
 	wg.Go(func() { s.live.run(ctx) })
@@ -173,7 +189,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.shutdown()
 	<-served
 	wg.Wait()
-	return errors.Join(err, s.replica.Close())
+	return errors.Join(err, s.actor.session.Close(), s.replica.Close())
 }
 
 // shutdown ends the HTTP server and joins its connections.
