@@ -137,6 +137,10 @@ func (f *Feed) Next(ctx context.Context) (Notice, error) {
 	}
 }
 
+// Poll gives the next notice if one waits, else nil. What [Replica.View] showed before the
+// call is told once it gives none. Its error and its callers are those of [Feed.Next].
+func (f *Feed) Poll() (Notice, error) { return f.take() }
+
 // All ranges over [Feed.Next] until it fails. The error, which is never nil, comes last,
 // with a nil Notice.
 func (f *Feed) All(ctx context.Context) iter.Seq2[Notice, error] {

@@ -31,6 +31,29 @@ type View struct {
 	bytes                int64
 }
 
+// NewView makes a view of records that came in another way than a [Replica]'s, such as from
+// a kept [Snapshot]. Records that before holds unchanged are shared with it; it may be nil.
+// The view is not current.
+func NewView(guard frames.AuthorityGuard, cut frames.EventCut, records iter.Seq[frames.SnapshotRecord], before *View) (*View, error) {
+	t := newTable(tableLimits{records: defaultMaxRecords, bytes: defaultMaxBytes})
+	for sr := range records {
+		var r *Record
+		if before != nil {
+			r = before.Get(sr.Kind, sr.ID)
+		}
+		if !r.same(&sr) {
+			var err error
+			if r, err = newRecord(&sr, 0); err != nil {
+				return nil, err
+			}
+		}
+		if err := t.replace(t.get(sr.Ref()), r); err != nil {
+			return nil, err
+		}
+	}
+	return &View{Guard: guard, Cut: cut, records: t.records.share(), below: t.below.share(), open: t.open.share(), counts: t.counts, bytes: t.bytes}, nil
+}
+
 // Len is the number of records.
 func (v *View) Len() int { return v.records.Len() }
 

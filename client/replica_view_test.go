@@ -331,3 +331,25 @@ func BenchmarkReplicaApply(b *testing.B) {
 	}
 	b.ReportMetric(float64(i)/time.Since(begin).Seconds(), "events/s")
 }
+
+// TestNewView makes views of records, and shares with the one before what has not changed.
+func TestNewView(t *testing.T) {
+	records := []frames.SnapshotRecord{family(t, frames.KindObjective, 1, 1, 1), family(t, frames.KindRun, 1, 1, 1), family(t, frames.KindSignal, 1, 3, 1)}
+	guard := frames.AuthorityGuard{Epoch: 2}
+	one, err := NewView(guard, 7, slices.Values(records), nil)
+	require.NoError(t, err)
+	require.Equal(t, 3, one.Len())
+	require.Equal(t, guard, one.Guard)
+	require.EqualValues(t, 7, one.Cut)
+	require.False(t, one.Current)
+	require.Equal(t, records[1], one.Get(frames.KindRun, records[1].ID).Snapshot())
+	require.Len(t, slices.Collect(one.OpenSignals()), 1)
+	records[0] = family(t, frames.KindObjective, 1, 2, 1)
+	two, err := NewView(guard, 8, slices.Values(records), one)
+	require.NoError(t, err)
+	require.Same(t, one.Get(frames.KindRun, records[1].ID), two.Get(frames.KindRun, records[1].ID))
+	require.Len(t, slices.Collect(two.Since(one)), 1)
+	records[0].Payload = []byte{1}
+	_, err = NewView(guard, 8, slices.Values(records), one)
+	require.ErrorIs(t, err, ErrProtocol)
+}

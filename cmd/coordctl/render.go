@@ -11,13 +11,14 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
+	"coordinator/cmd/internal/overview"
 	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/text"
 )
 
 // An object is a JSON object whose members keep their order. Names are the protocol's.
@@ -113,14 +114,7 @@ func cell(v any) string {
 }
 
 // printable keeps what a coordinator holds from steering the terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError {
-			return '�'
-		}
-		return r
-	}, s)
-}
+func printable(s string) string { return text.Inert(s) }
 
 // shorten cuts s to n characters.
 func shorten(s string, n int) string {
@@ -136,17 +130,6 @@ func payloadMembers(name string, b []byte) member {
 		return member{name, json.RawMessage(b)}
 	}
 	return member{name + "_base64", base64.StdEncoding.EncodeToString(b)}
-}
-
-// title is the "title" member of an objective's document, empty when it has none.
-func title(document []byte) string {
-	var d struct {
-		Title string `json:"title"`
-	}
-	if json.Unmarshal(document, &d) != nil {
-		return ""
-	}
-	return d.Title
 }
 
 // recordObject is a record with its payload decoded. detail is what its row in a table shows beside id, revision and state.
@@ -168,7 +151,7 @@ func payloadObject(p codec.Message) (o object, state, detail string, err error) 
 	switch p := p.(type) {
 	case *frames.Objective:
 		o = object{{"document_schema", p.DocumentSchema}, payloadMembers("document", p.Document), {"state", p.State.String()}}
-		return o, p.State.String(), title(p.Document), nil
+		return o, p.State.String(), overview.Title(p.Document), nil
 	case *frames.Run:
 		o = object{{"objective_id", p.ObjectiveID.String()}, {"attempt", p.Attempt}, {"state", p.State.String()}}
 		if p.Outcome != nil {

@@ -3,8 +3,24 @@ package text
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
+
+// Inert makes s harmless to show: what could steer a terminal or turn the order of what is
+// read - control and format characters, separators of lines, broken UTF-8 - becomes U+FFFD.
+// The two joiners stay, which scripts and emoji need.
+func Inert(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\u200c' || r == '\u200d':
+			return r
+		case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp), r == utf8.RuneError:
+			return utf8.RuneError
+		}
+		return r
+	}, s)
+}
 
 // Clip makes s valid UTF-8 of at most n bytes, cut between characters.
 func Clip(s string, n int) string {
