@@ -224,7 +224,7 @@ type quietly struct {
 }
 
 func (q quietly) NewTimer(d time.Duration) clock.Timer {
-	if d == historyQuiet && q.over() {
+	if (d == historyQuiet || d == restQuiet) && q.over() {
 		d = 0
 	}
 	return q.Manual.NewTimer(d)
@@ -246,6 +246,25 @@ func TestHistoryEndsWhereATrimmedLogHasNoMore(t *testing.T) {
 	require.NoError(t, err)
 	require.NotZero(t, after)
 	require.Equal(t, 6, seen)
+}
+
+// TestHistoryIsReadToRest reads a whole log without knowing which of its events is the last.
+func TestHistoryIsReadToRest(t *testing.T) {
+	for _, kept := range []int{0, 4} {
+		w := newWorld(t)
+		m := newModel(w)
+		for range 10 {
+			m.write()
+		}
+		m.kept = kept
+		opts := w.options(m.serve)
+		opts.Offered = frames.CapSignals
+		seen := 0
+		opts.Clock = quietly{w.clock, func() bool { return seen == 10-kept }}
+		_, err := ReadHistoryToRest(t.Context(), w.pins, opts, func() bool { return seen > 5 }, func(*Event) (bool, error) { seen++; return false, nil })
+		require.NoError(t, err)
+		require.Equal(t, 10-kept, seen)
+	}
 }
 
 // TestHistoryIsNotReadToItsEndByASilence: that nothing comes from a coordinator that does not answer

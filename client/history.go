@@ -9,9 +9,13 @@ import (
 	"coordinator/frames"
 )
 
-// historyQuiet is how long a trimmed log must stay silent, its coordinator answering, to be
-// taken as read: the event that would end it may be among those that are gone.
-const historyQuiet = 2 * time.Second
+const (
+	// historyQuiet is how long a trimmed log must stay silent, its coordinator answering, to be
+	// taken as read: the event that would end it may be among those that are gone.
+	historyQuiet = 2 * time.Second
+	// restQuiet is how long a log must stay silent once its visitor has what it cannot do without.
+	restQuiet = 250 * time.Millisecond
+)
 
 // maxTrims bounds how often the oldest event is looked for again because it went meanwhile.
 const maxTrims = 5
@@ -33,6 +37,17 @@ var ErrAdministration = errors.New("history is not read with ADMINISTRATION")
 // log that was trimmed may not hold what visit waits for; ReadHistory then returns nil once
 // nothing more comes, and the visitor must look at what it has.
 func ReadHistory(ctx context.Context, c *Context, opts Options, visit func(*Event) (enough bool, err error)) (after frames.EventCut, err error) {
+	return readHistory(ctx, c, opts, func() bool { return false }, visit)
+}
+
+// ReadHistoryToRest is ReadHistory for a visitor that does not know which event is the last of
+// its kind: once atRest says that the visitor has what it cannot do without, it also returns
+// nil when nothing more comes, the coordinator answering. atRest is asked before each event.
+func ReadHistoryToRest(ctx context.Context, c *Context, opts Options, atRest func() bool, visit func(*Event) (enough bool, err error)) (after frames.EventCut, err error) {
+	return readHistory(ctx, c, opts, atRest, visit)
+}
+
+func readHistory(ctx context.Context, c *Context, opts Options, atRest func() bool, visit func(*Event) (enough bool, err error)) (after frames.EventCut, err error) {
 	if opts.Offered.Has(frames.CapAdministration) {
 		return 0, ErrAdministration
 	}
@@ -55,7 +70,7 @@ func ReadHistory(ctx context.Context, c *Context, opts Options, visit func(*Even
 	if err := snap.Close(); err != nil {
 		return 0, err
 	}
-	h := &history{conn: conn, visit: visit}
+	h := &history{conn: conn, visit: visit, atRest: atRest}
 	gap, err := h.read(ctx, 0)
 	if err != nil || gap == nil {
 		return 0, err
@@ -77,6 +92,7 @@ func ReadHistory(ctx context.Context, c *Context, opts Options, visit func(*Even
 type history struct {
 	conn    *Conn
 	visit   func(*Event) (bool, error)
+	atRest  func() bool
 	trimmed bool
 }
 
@@ -110,13 +126,18 @@ func (h *history) read(ctx context.Context, after frames.EventCut) (*Gap, error)
 	}
 }
 
-// next is the next update; nil at the end of a trimmed log.
+// next is the next update; nil at the end of a trimmed log, or of one that is read for all
+// there is.
 func (h *history) next(ctx context.Context, sub *Subscription) (Update, error) {
-	if !h.trimmed {
+	wait := historyQuiet
+	switch {
+	case h.atRest():
+		wait = restQuiet
+	case !h.trimmed:
 		return sub.Next(ctx)
 	}
 	quiet, cancel := context.WithCancelCause(ctx)
-	timer, joined := h.conn.opts.Clock.NewTimer(historyQuiet), make(chan struct{})
+	timer, joined := h.conn.opts.Clock.NewTimer(wait), make(chan struct{})
 	go func() {
 		defer close(joined)
 		select {

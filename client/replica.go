@@ -153,6 +153,16 @@ func (r *Replica) View() *View { return r.viewOf(r.now.Load()) }
 // State is how the replica now stands.
 func (r *Replica) State() ReplicaState { return r.stateOf(r.now.Load()) }
 
+// Info is what the handshake settled of the connection that the view is current by, and the
+// certificate now in force; false while there is none.
+func (r *Replica) Info() (Info, bool) {
+	p := r.now.Load()
+	if !p.held() {
+		return Info{}, false
+	}
+	return p.conn.Info(), true
+}
+
 // States ranges over the replica's states: the one it has and each that follows. A caller
 // that takes its time is given the latest; a final one is the last. It ends with ctx too.
 func (r *Replica) States(ctx context.Context) iter.Seq[ReplicaState] {

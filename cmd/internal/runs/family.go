@@ -18,6 +18,10 @@ type Family struct {
 	Bindings []frames.Binding
 	Evidence map[frames.BindingID]frames.Evidence
 	Manifest map[frames.ArtifactID]frames.ArtifactManifest
+	// Through, unless zero, is an event that History reads on to although every member has its
+	// revision: facts that no record shows may follow it. If the key does not see that very event,
+	// History ends once nothing more comes.
+	Through frames.EventSequence
 }
 
 func newFamily(id frames.RunID) *Family {
@@ -153,7 +157,8 @@ func (f *Family) History(ctx context.Context, c *client.Context, opts client.Opt
 	for ref, revision := range f.Members {
 		waiting[ref] = revision
 	}
-	return client.ReadHistory(ctx, c, opts, func(e *client.Event) (bool, error) {
+	atRest := func() bool { return f.Through > 0 && len(waiting) == 0 }
+	return client.ReadHistoryToRest(ctx, c, opts, atRest, func(e *client.Event) (bool, error) {
 		r, carries, err := e.Record()
 		if err != nil {
 			return false, err
@@ -168,7 +173,7 @@ func (f *Family) History(ctx context.Context, c *client.Context, opts client.Opt
 		if want, ok := waiting[e.Object]; ok && e.Revision >= want {
 			delete(waiting, e.Object)
 		}
-		return len(waiting) == 0, nil
+		return len(waiting) == 0 && e.Sequence >= f.Through, nil
 	})
 }
 
@@ -185,6 +190,8 @@ type TimelineEvent struct {
 	Kind     frames.EventKind
 	Object   frames.ObjectRef
 	Text     string
+	// Event is the event itself. It is the callee's to read and not to keep.
+	Event *client.Event
 }
 
 // Timeline reads what happened to the run from the event log, and says what of it retention
@@ -214,7 +221,7 @@ func (f *Family) Timeline(ctx context.Context, c *client.Context, opts client.Op
 			seen.Members[e.Object] = 0
 			text = RecordText(r, p)
 		}
-		return tell(TimelineEvent{e.Sequence, e.Kind, e.Object, text})
+		return tell(TimelineEvent{e.Sequence, e.Kind, e.Object, text, e})
 	})
 }
 
