@@ -180,14 +180,14 @@ func TestRunDocument(t *testing.T) {
 		"a value that is no text":      {runFlags{cwd: "/", env: []string{"A=\xff"}}, []string{"x"}},
 		"a name that is no text":       {runFlags{cwd: "/", env: []string{"\xff=1"}}, []string{"x"}},
 		"a directory that is no text":  {runFlags{cwd: "/\xff"}, []string{"x"}},
-		"a megabyte of environment":    {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("x", 1<<20)}}, []string{"x"}},
-		"more than a coordinator has":  {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("x", 128<<10)}}, []string{"x"}},
-		"an argument that is too long": {runFlags{cwd: "/"}, []string{"x", strings.Repeat("x", 200<<10)}},
+		"a megabyte of environment":    {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("z", 1<<20)}}, []string{"x"}},
+		"more than a coordinator has":  {runFlags{cwd: "/", env: []string{"A=" + strings.Repeat("z", 128<<10)}}, []string{"x"}},
+		"an argument that is too long": {runFlags{cwd: "/"}, []string{"x", strings.Repeat("z", 200<<10)}},
 	} {
 		_, err := tt.f.document(tt.argv, io.Discard)
 		var use *usageError
 		require.ErrorAs(t, err, &use, name)
-		require.NotContains(t, err.Error(), "xxx", "no value is shown")
+		require.NotContains(t, err.Error(), "zzz", "no value is shown")
 	}
 	require.Equal(t, "make all", (&runFlags{}).objectiveTitle([]string{"make", "all"}))
 	require.Equal(t, "given", (&runFlags{title: "given"}).objectiveTitle([]string{"make"}))

@@ -37,6 +37,7 @@ var (
 	metConns = daemon.NewConnFamilies("coordinator_")
 
 	metSubs        = daemon.Gauge("coordinator_subscriptions", "Subscriptions.", "state")
+	metSubsOpened  = daemon.Counter("coordinator_subscriptions_opened_total", "Subscriptions that were opened.")
 	metStarved     = daemon.Gauge("coordinator_subscriptions_starved", "Live subscriptions whose next event no credit covers.")
 	metCredit      = daemon.Gauge("coordinator_credit_events", "Events that live subscriptions have credit for.")
 	metCreditBytes = daemon.Gauge("coordinator_credit_bytes", "Bytes that live subscriptions have credit for.")
@@ -167,6 +168,7 @@ func putStreams(s *daemon.Scrape, r *server.Reading) {
 	s.Put(metPendBytes, float64(r.Use.PendingBytes))
 	s.Put(metUncounted, float64(r.Use.Uncounted))
 	m := r.Streams
+	s.Put(metSubsOpened, float64(m.Subscriptions.Load()))
 	s.Put(metDelivered, float64(m.Events.Load()))
 	for reason := range m.Gaps {
 		s.Put(metGaps, float64(m.Gaps[reason].Load()), label(frames.GapReason(reason).String()))

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -110,11 +109,4 @@ func (h *watch) collect(s *daemon.Scrape) {
 	for state, name := range stateNames {
 		s.Put(metEffects, float64(c.Effects[state]), name)
 	}
-}
-
-// run feels the pulse until ctx ends, from when on nothing is served any more.
-func (h *watch) run(ctx context.Context, what string, turn func(context.Context) error) error {
-	stop := context.AfterFunc(ctx, func() { h.pulse.Serves(false) })
-	defer stop()
-	return h.pulse.Run(ctx, what, turn)
 }

@@ -155,7 +155,7 @@ func run(ctx context.Context, log *slog.Logger, watch *watch, own *owner.Owner, 
 	if os.Getpid() == 1 {
 		g.Go(func() error { return owner.ReapOrphans(gctx) })
 	}
-	g.Go(func() error { return watch.run(gctx, "the journal", own.Turn) })
+	g.Go(func() error { return watch.pulse.Run(gctx, "the journal", own.Turn) })
 	err := g.Wait()
 	log.Info("owner stops", "cause", context.Cause(ctx), "processes", own.Processes())
 	return err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"sync"
 
 	"coordinator/cmd/internal/daemon"
@@ -68,11 +67,4 @@ func (h *watch) collect(s *daemon.Scrape) {
 	s.Put(metLeases, float64(c.Ended), "ended")
 	s.Put(metLeases, float64(c.Relinquished), "relinquished")
 	s.Put(metSoon, c.Soonest.Seconds())
-}
-
-// run feels the pulse until ctx ends, from when on nothing is served any more.
-func (h *watch) run(ctx context.Context, what string, turn func(context.Context) error) error {
-	stop := context.AfterFunc(ctx, func() { h.pulse.Serves(false) })
-	defer stop()
-	return h.pulse.Run(ctx, what, turn)
 }

@@ -139,7 +139,7 @@ func run(ctx context.Context, log *slog.Logger, watch *watch, w *witness.Witness
 		}
 		return err
 	})
-	g.Go(func() error { return watch.run(gctx, "the witness", w.Turn) })
+	g.Go(func() error { return watch.pulse.Run(gctx, "the witness", w.Turn) })
 	err := g.Wait()
 	log.Info("witness stops", "cause", context.Cause(ctx))
 	return err

@@ -17,8 +17,6 @@ type Meters struct {
 	Commit *meter.Histogram
 	// Batch has the items, commands and the server's own changes, that one commit decided.
 	Batch *meter.Histogram
-	// Events counts the sequences that commits consumed, hidden ones included.
-	Events atomic.Uint64
 	// Refetched counts items whose prefetch had gone stale.
 	Refetched atomic.Uint64
 }
@@ -40,7 +38,6 @@ func (m *Meters) note(r *round) {
 	}
 	m.Commit.Took(time.Since(r.began))
 	m.Batch.Observe(uint64(len(r.items)))
-	m.Events.Add(uint64(r.batch.Last + 1 - r.batch.First))
 }
 
 // A Depth is what waits for the writer at a moment.

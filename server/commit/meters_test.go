@@ -29,7 +29,6 @@ func TestMetersOfTheWriter(t *testing.T) {
 	require.Equal(t, uint64(600), batches.Sum)
 	require.Equal(t, batches.Count, m.Commit.Snapshot().Count)
 	require.Equal(t, uint64(len(b.published)), batches.Count)
-	require.EqualValues(t, b.store.State().Head, m.Events.Load())
 
 	// What writes nothing is no commit.
 	twice := create(t, 1, 2, "b")

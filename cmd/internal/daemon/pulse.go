@@ -35,9 +35,12 @@ type Pulse struct {
 // NewPulse makes a pulse that knows of nothing yet.
 func NewPulse(c clock.Clock) *Pulse { return &Pulse{clock: c} }
 
-// Run asks turn again and again until ctx ends; it returns nil once what it asks about, which
-// is called what in answers, has come round. Run waits as long as turn does.
+// Run asks turn again and again until ctx ends, from when on nothing is served any more; it
+// returns nil once what it asks about, which is called what in answers, has come round. Run
+// waits as long as turn does.
 func (u *Pulse) Run(ctx context.Context, what string, turn func(context.Context) error) error {
+	stop := context.AfterFunc(ctx, func() { u.Serves(false) })
+	defer stop()
 	u.mu.Lock()
 	u.what, u.seen, u.on = what, u.clock.Now().Boot, true
 	u.mu.Unlock()
