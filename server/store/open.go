@@ -234,7 +234,7 @@ func (s *Store) loadFiles(segs []*segment) (*applied, error) {
 func (s *Store) loadRows() error {
 	err := s.hist.loadRows(bucketLive, func(c *change) error {
 		s.opts.Working()
-		s.mem.live.Set(c.row)
+		s.mem.setLive(c.row)
 		return nil
 	})
 	if err != nil {

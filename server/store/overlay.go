@@ -1,18 +1,33 @@
 package store
 
+import "coordinator/frames"
+
 // overlay holds what changed since a checkpoint began, live rows included: the checkpoint
 // writes exactly this. There are two generations at most, the active one and the one that
 // a checkpoint is writing, which nobody changes any more.
 type overlay struct {
 	tree   *changeTree
-	ops    int    // changes taken in, repeated keys counted
-	weight uint64 // bytes held
+	seen   *filter // of the keys in tree: nearly every key that is asked for is not there
+	ops    int     // changes taken in, repeated keys counted
+	weight uint64  // bytes held
 }
 
-func newOverlay() *overlay { return &overlay{tree: newChangeTree()} }
+// overlayKeys is for how many keys an overlay's filter is made: those of a usual checkpoint.
+const overlayKeys = defaultCheckpointOps
+
+func newOverlay() *overlay { return &overlay{tree: newChangeTree(), seen: newFilter(overlayKeys)} }
+
+// find gives the change of the key of pivot.
+func (o *overlay) find(pivot *change) (*change, bool) {
+	if !o.seen.may(&pivot.key) {
+		return nil, false
+	}
+	return o.tree.Get(pivot)
+}
 
 // put takes the newest change of a key.
 func (o *overlay) put(c *change) {
+	o.seen.add(&c.key)
 	old, replaced := o.tree.Set(c)
 	if replaced {
 		c.fresh = old.fresh && c.row != nil // a removal is looked up: it costs little and is rare
@@ -26,7 +41,7 @@ func (o *overlay) put(c *change) {
 
 // adopt takes a change of an older generation unless the key has changed since.
 func (o *overlay) adopt(c *change) {
-	if _, newer := o.tree.Get(c); !newer {
+	if _, newer := o.find(c); !newer {
 		o.put(c)
 	}
 }
@@ -38,27 +53,32 @@ type memory struct {
 	frozen *overlay // being written by a checkpoint, or nil
 	counts tallies
 
+	kinds map[frames.ObjectKind]int // rows of each kind in live; most kinds never have any
+
 	// What the trees are asked with. Nobody but the writer asks these, and none keeps it.
 	rowPivot    row
 	changePivot change
 }
 
 func newMemory() memory {
-	return memory{live: newRowTree(), active: newOverlay(), counts: newTallies()}
+	return memory{live: newRowTree(), active: newOverlay(), counts: newTallies(), kinds: make(map[frames.ObjectKind]int)}
 }
 
 // find looks a key up. Known is false when only state.db can tell; a known nil row does
 // not exist.
 func (m *memory) find(k Key) (r *row, known bool) {
-	m.rowPivot.key, m.changePivot.key = k, k
-	if r, ok := m.live.Get(&m.rowPivot); ok {
-		return r, true
+	if m.kinds[k.Kind()] > 0 {
+		m.rowPivot.key = k
+		if r, ok := m.live.Get(&m.rowPivot); ok {
+			return r, true
+		}
 	}
-	if c, ok := m.active.tree.Get(&m.changePivot); ok {
+	m.changePivot.key = k
+	if c, ok := m.active.find(&m.changePivot); ok {
 		return c.row, true
 	}
 	if m.frozen != nil {
-		if c, ok := m.frozen.tree.Get(&m.changePivot); ok {
+		if c, ok := m.frozen.find(&m.changePivot); ok {
 			return c.row, true
 		}
 	}
@@ -68,10 +88,28 @@ func (m *memory) find(k Key) (r *row, known bool) {
 // set makes c the newest change of its key.
 func (m *memory) set(c *change) {
 	if c.row != nil && c.row.Live {
-		m.live.Set(c.row)
+		m.setLive(c.row)
 	} else {
-		m.rowPivot.key = c.key
-		m.live.Delete(&m.rowPivot)
+		m.dropLive(&c.key)
 	}
 	m.active.put(c)
+}
+
+// setLive puts a row into the live tree.
+func (m *memory) setLive(r *row) {
+	if _, replaced := m.live.Set(r); !replaced {
+		m.kinds[r.key.Kind()]++
+	}
+}
+
+// dropLive takes a key out of the live tree, if it is there.
+func (m *memory) dropLive(k *Key) {
+	kind := k.Kind()
+	if m.kinds[kind] == 0 {
+		return
+	}
+	m.rowPivot.key = *k
+	if _, found := m.live.Delete(&m.rowPivot); found {
+		m.kinds[kind]--
+	}
 }
