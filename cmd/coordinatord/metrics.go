@@ -22,7 +22,7 @@ var (
 	metEpoch     = daemon.Gauge("coordinator_authority_epoch", "Authority epoch in force.")
 	metActivated = daemon.Gauge("coordinator_activation_sequence", "Activation sequence in force.")
 
-	metCommit     = daemon.Distribution("coordinator_commit_duration_seconds", "From the building of a batch until its replies are out.")
+	metCommit     = daemon.Distribution("coordinator_commit_duration_seconds", "From the first decision of a batch until its replies are out.")
 	metBatch      = daemon.Distribution("coordinator_commit_batch_size", "Commands and own changes that one commit decided.")
 	metFlush      = daemon.Distribution("coordinator_log_flush_duration_seconds", "Flush of one commit to the log.")
 	metCheckpoint = daemon.Distribution("coordinator_checkpoint_duration_seconds", "One checkpoint of state.db.")

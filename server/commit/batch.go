@@ -3,225 +3,191 @@ package commit
 import (
 	"errors"
 	"fmt"
-	"time"
 
-	"coordinator/frames"
-	"coordinator/internal/clock"
 	"coordinator/internal/failpoint"
 	"coordinator/server/authority"
-	"coordinator/server/store"
-	"coordinator/server/work"
 )
 
-// itemsPerReading is for how many items a reading of the clock serves: it costs a tenth of
-// what they do, who are built in less than a millisecond.
-const itemsPerReading = 16
+// A round goes through four hands, all of them the stepping goroutine's: it is open while items
+// are decided into it, flies while its record is written and flushed, has landed when that is
+// durable, and is out when it is published and answered. One is open, one flies and one has
+// landed at most, and each is built upon those before it. What a round decided is seen by the
+// next one alone until it is out: calls run when nothing flies.
+//
+//	                        launch          land            clear, deliver
+//	extend, extend, ... open ----> flying ----> landed ------------------> out
 
-// A round is one batch from the moment it is built until its replies are out.
-type round struct {
-	tx      *store.Tx
-	items   []*item // those that are answered by this round
-	replies []reply // one for each item
-	stale   []*item // to be prefetched again
-	rest    []*item // for the next round
-	batch   store.Batch
-	durable bool // batch was committed
-	began   time.Time
-	leave   func() // leaves the fence
+// loneItems is with how many items, and nothing else to do, a round is flushed by the stepping
+// goroutine itself: waking another one would take longer than what could be done meanwhile.
+const loneItems = 2
+
+// step is Step. With ahead set it returns when a round was launched, and the next step lands
+// it: whoever calls it again at once, or after a while, has whatever waits by then decided
+// before or while that round becomes durable.
+func (w *Writer) step(ahead bool) (worked bool, err error) {
+	if w.flying != nil {
+		if err := w.land(); err != nil {
+			return false, err
+		}
+		worked = true
+	}
+	if w.landed != nil {
+		if err := w.clear(); err != nil {
+			return false, err
+		}
+		worked = true
+		if !w.follows() {
+			w.deliver()
+		}
+	}
+	stepped := w.refetchInline()
+	served := false
+	if w.landed == nil {
+		if served, err = w.serveCalls(); err != nil || stepped && (worked || served) {
+			return worked || served, err // a simulation lets those that were answered go on alone
+		}
+	}
+	committed, err := w.commitBatch(ahead)
+	return worked || served || committed, err
 }
 
-func (r *round) decide(it *item, reply reply) {
-	r.items = append(r.items, it)
-	r.replies = append(r.replies, reply)
+// follows reports whether a round is ready to be launched as soon as the one before has landed:
+// the disk then has work while that one is published. Calls come first; they see what is out.
+func (w *Writer) follows() bool {
+	if w.open == nil || w.open.tx.Empty() {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.calls) == 0
 }
 
-// fits reports whether it may join the round. A round that has written nothing takes
-// anything.
-func (r *round) fits(it *item) bool {
-	return r.tx.Empty() || r.tx.Size()+it.size <= maxBatchBytes && r.tx.Events()+it.events <= maxEvents
-}
-
-// commitBatch takes what waits through one commit.
-func (w *Writer) commitBatch() (bool, error) {
-	batch := w.take()
-	if len(batch) == 0 {
+// commitBatch launches what waits and what was decided ahead, and delivers what has landed.
+func (w *Writer) commitBatch(ahead bool) (bool, error) {
+	if w.open == nil && !w.waits() {
+		w.deliver()
 		return false, nil
 	}
 	leave, err := w.o.Fence.Enter()
 	if err != nil {
-		w.held = batch
+		w.forget()
 		return false, err
 	}
-	r, err := w.build(batch)
-	if err == nil && !r.tx.Empty() {
+	err = w.ready()
+	if err == nil && w.open != nil && !w.open.tx.Empty() {
 		err = w.o.Fence.Check()
 	}
 	if err != nil {
-		// Nothing was written: the transaction is forgotten and the batch is as it was.
-		w.held = batch
+		// Nothing was written: the transaction is forgotten and what waits is as it was.
+		w.forget()
 		leave()
 		return false, err
 	}
-	w.held = r.rest
-	w.sendBack(r.stale)
-	r.leave = leave
-	if err := w.write(r); err != nil {
+	if w.open == nil { // everything has to be prefetched again
+		leave()
+		w.deliver()
+		return true, nil
+	}
+	r, err := w.launch(leave, ahead)
+	if err != nil {
 		return false, err
 	}
-	w.round = r
-	return true, w.publish()
+	w.deliver()
+	w.o.Store.Apply(r.flight)
+	w.pending.apply()
+	if ahead && !r.flight.Empty() && (r.handed || w.flights == nil) {
+		return true, nil
+	}
+	if err := w.land(); err != nil {
+		return false, err
+	}
+	if err := w.clear(); err != nil {
+		return true, err
+	}
+	w.deliver()
+	return true, nil
 }
 
-// build applies the items of batch, in order, to one transaction. An error means that the
-// store cannot be trusted, or has reached the end of a counter.
-func (w *Writer) build(batch []*item) (*round, error) {
-	r := &round{tx: w.o.Store.Begin(), began: time.Now(), items: make([]*item, 0, len(batch)), replies: make([]reply, 0, len(batch))}
-	if err := w.pending.load(w.o.Store); err != nil {
-		return nil, err
+// ready has the open round complete and fit to be launched: with all that waits, and nothing
+// decided that would not be decided so now.
+func (w *Writer) ready() error {
+	if w.open != nil && !w.holds(w.open) {
+		w.forget()
 	}
-	lowDisk := w.o.LowDisk()
-	var now clock.Reading
-	for i, it := range batch {
-		if !r.fits(it) {
-			r.rest = batch[i:]
-			break
+	if _, err := w.extend(); err != nil {
+		return err
+	}
+	if w.open != nil && len(w.open.items) == 0 {
+		w.forget()
+	}
+	return nil
+}
+
+// launch seals the open round and has it written: by the flusher if there is one and time to
+// gain, and else by land. An error means that nothing was written.
+func (w *Writer) launch(leave func(), ahead bool) (*round, error) {
+	r := w.open
+	w.open = nil
+	flight, err := w.o.Store.Seal(r.tx, w.o.Clock.Now().Wall)
+	if err != nil {
+		for _, it := range r.items {
+			w.reply(it, reply{err: ErrStopped})
 		}
-		if i%itemsPerReading == 0 {
-			now = w.o.Clock.Now()
-		}
-		if refusal := w.admit(it, now); refusal != nil {
-			r.decide(it, reply{err: refusal})
-			continue
-		}
-		if !r.tx.Use(it.loaded) {
-			r.stale = append(r.stale, it)
-			continue
-		}
-		v := &view{tx: r.tx}
-		reply, err := w.apply(v, it, now, lowDisk)
-		if v.miss(err, &it.needs) {
-			r.stale = append(r.stale, it)
-			continue
-		}
-		if err == nil {
-			err = r.tx.Err()
-		}
-		if err != nil {
-			return nil, err
-		}
-		r.decide(it, reply)
+		leave()
+		return nil, fmt.Errorf("commit: %w", err)
+	}
+	r.flight, r.leave = flight, leave
+	w.flying = r
+	lone := len(r.items) <= loneItems && w.landed == nil && !w.waits()
+	if w.flights != nil && ahead && !lone && !flight.Empty() {
+		r.handed = true
+		w.flights <- flight // never blocks: one is in the air
 	}
 	return r, nil
 }
 
-// admit checks guard and grant immediately before it is applied (protocol.md §5.5).
-func (w *Writer) admit(it *item, now clock.Reading) error {
-	if it.proposal == nil {
-		return nil
-	}
-	if it.proposal.Guard != w.o.Fence.Guard() {
-		return frames.Refuse(frames.CodeStaleAuthority, "the request names another authority")
-	}
-	if err := it.proposal.Grant.Err(now); err != nil {
-		return frames.Refuse(frames.CodeAuthenticationFailed, "the grant is no longer valid")
-	}
-	return nil
-}
-
-// apply decides one item and writes its outcome into the transaction.
-func (w *Writer) apply(v *view, it *item, now clock.Reading, lowDisk bool) (reply, error) {
-	if it.amendment != nil && it.amendment.fn != nil {
-		return reply{}, it.amendment.fn(v.tx, v, now.Unix())
-	}
-	guard := w.o.Fence.Guard()
-	env := work.Env{
-		Head: v.tx.Head(), Now: w.since(now), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
-		NewEventID: w.newEventID, MaxPayload: w.o.MaxPayload, LowDisk: lowDisk, Owners: w.o.Owners,
-		PendingOf: w.pending.count, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
-	}
-	var outcome work.Outcome
-	var err error
-	what := "an amendment"
-	if it.amendment != nil {
-		outcome, err = it.amendment.decide(v, env)
-	} else {
-		what = it.proposal.Command.Kind.String()
-		outcome, err = work.Apply(v, it.proposal.Command, env)
-	}
-	var refusal *work.Refusal
-	if errors.As(err, &refusal) {
-		return reply{err: refusal}, nil
-	}
+// land waits until the round in the air is durable.
+func (w *Writer) land() error {
+	r := w.flying
+	err := w.written(r)
+	w.flying = nil
 	if err != nil {
-		return reply{}, fmt.Errorf("apply %s: %w", what, err)
-	}
-	write(v.tx, outcome.Changes)
-	w.pending.add(outcome.Pending)
-	return reply{result: outcome.Result}, nil
-}
-
-// write puts changes into tx, in order.
-func write(tx *store.Tx, changes []work.Change) {
-	for _, c := range changes {
-		row := store.Row{Record: c.Record, Live: c.Live, Principal: c.Principal, Annex: c.Annex}
-		switch {
-		case c.Removed:
-			if c.Event != 0 {
-				tx.EmitEvent(frames.ReplayEvent{
-					ID: c.EventID, Kind: c.Event, Object: c.Ref(), Revision: c.Record.Revision, Schema: frames.FactSchema, Payload: c.Fact,
-				})
-			}
-			tx.Remove(c.Ref())
-		case c.Event == 0:
-			tx.Put(row)
-		case c.Fact != nil:
-			tx.EmitEvent(frames.ReplayEvent{
-				ID: c.EventID, Kind: c.Event, Object: c.Ref(), Revision: c.Record.Revision, Schema: frames.FactSchema, Payload: c.Fact,
-			})
-			tx.Put(row)
-		default:
-			tx.Emit(c.Event, c.EventID, row)
-		}
-	}
-}
-
-func (w *Writer) newEventID() (frames.EventID, error) {
-	return frames.NewID[frames.EventID](w.rand)
-}
-
-// sendBack gives items to the reader.
-func (w *Writer) sendBack(stale []*item) {
-	if len(stale) == 0 {
-		return
-	}
-	w.meters.Refetched.Add(uint64(len(stale)))
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.stale = append(w.stale, stale...)
-	signal(w.staleWake)
-	signal(w.wake) // for Step alone, which reads by itself
-}
-
-// write makes the round durable.
-func (w *Writer) write(r *round) error {
-	if r.tx.Empty() {
-		return nil
-	}
-	batch, err := w.o.Store.Commit(r.tx, w.o.Clock.Now().Wall)
-	if errors.Is(err, store.ErrOutcomeUnknown) {
 		w.abandon(r, err)
-	} else if err != nil { // nothing was written
-		for _, it := range r.items {
-			w.reply(it, reply{err: ErrStopped})
-		}
-		r.leave()
-	}
-	if err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	r.batch, r.durable = batch, true
-	w.pending.commit()
+	r.batch, r.durable = w.o.Store.Land(r.flight), !r.flight.Empty()
+	w.pending.land(r)
+	w.landed = r
 	return nil
+}
+
+// written gives how the write of r ended, and decides meanwhile what comes.
+func (w *Writer) written(r *round) error {
+	wake := w.wake
+	ahead := func() {
+		if _, err := w.extend(); err != nil {
+			wake = nil // it is met again where it can be told
+		}
+	}
+	ahead()
+	if !r.handed {
+		return r.flight.Write()
+	}
+	for {
+		select {
+		case err := <-w.flown:
+			return err
+		case <-wake:
+			ahead()
+		}
+	}
+}
+
+// flush writes one flight after the other, until there are no more.
+func (w *Writer) flush() {
+	for f := range w.flights {
+		w.flown <- f.Write()
+	}
 }
 
 // abandon ends a round that must not be acknowledged, for the reason cause.
@@ -233,18 +199,26 @@ func (w *Writer) abandon(r *round, cause error) {
 	r.leave()
 }
 
-// publish checks the fence after the flush, and then lets the round out: events first, the
-// replies after them. Diverged clocks keep the round for another call.
-func (w *Writer) publish() error {
-	r := w.round
-	if err := w.o.Fence.Check(); err != nil {
-		if !errors.Is(err, authority.ErrDiverged) {
-			w.round = nil
-			w.abandon(r, err)
-		}
-		return err
+// clear checks the fence after the flush. Diverged clocks keep the round for another call; a
+// fence that is final ends it unacknowledged.
+func (w *Writer) clear() error {
+	err := w.o.Fence.Check()
+	if err != nil && !errors.Is(err, authority.ErrDiverged) {
+		r := w.landed
+		w.landed = nil
+		w.abandon(r, err)
 	}
-	w.round = nil
+	return err
+}
+
+// deliver lets a round out that has landed and was cleared: events first, the replies after
+// them.
+func (w *Writer) deliver() {
+	r := w.landed
+	if r == nil {
+		return
+	}
+	w.landed = nil
 	if r.durable {
 		w.o.Publish(r.batch)
 		failpoint.Hit("published")
@@ -255,5 +229,4 @@ func (w *Writer) publish() error {
 	w.meters.note(r)
 	failpoint.Hit("replied")
 	r.leave()
-	return nil
 }

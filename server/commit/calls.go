@@ -147,7 +147,7 @@ func (w *Writer) read(ctx context.Context, refs []frames.ObjectRef, fn func(work
 		fresh := false
 		v := &view{}
 		err = w.Do(ctx, func(s *store.Store) error {
-			v.tx = s.Begin()
+			v.tx = s.View()
 			if fresh = v.tx.Use(loaded); !fresh {
 				return nil
 			}

@@ -6,10 +6,11 @@
 // or frames, and decides nothing itself: what a command does is package work's, whether the
 // process may act is package authority's, what is durable is package store's.
 //
-// The fence is entered before a transaction is built, checked again before it is written
-// and once more after it is durable; what ends past the lease deadline is neither published
-// nor acknowledged [D-9]. When the outcome of a write is unknown the writer stops and
-// recovery decides.
+// The fence is entered and checked before a transaction is written, and checked once more
+// after it is durable; what ends past the lease deadline is neither published nor
+// acknowledged [D-9]. While a transaction is flushed the next one is decided upon it
+// (docs/adr/0019-the-next-commit-is-built-while-one-is-flushed.md). When the outcome of a
+// write is unknown the writer stops and recovery decides.
 package commit
 
 import (

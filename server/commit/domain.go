@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -107,14 +108,15 @@ func (v *view) miss(err error, known *needs) bool {
 }
 
 // pending counts operations and effect attempts that are not finished (protocol.md §2.3). It
-// belongs to the stepping goroutine. What the transaction under construction adds is kept
-// apart until it is durable.
+// belongs to the stepping goroutine. What the open round adds is kept apart until it is
+// launched, and what others are told until it has landed.
 type pending struct {
-	of, round map[frames.KeyID]int
-	all       int
-	roundAll  int
+	of, open map[frames.KeyID]int
+	all      int
+	openAll  int
 
-	mu sync.Mutex // held while of and all are written, and by whoever else reads them
+	mu    sync.Mutex
+	shown map[frames.KeyID]int // guarded by mu: as of the last round that has landed
 }
 
 // Pending tells how many operations and effect attempts of each principal are not finished,
@@ -123,22 +125,19 @@ func (w *Writer) Pending() map[frames.KeyID]uint64 {
 	p := &w.pending
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	out := make(map[frames.KeyID]uint64, len(p.of))
-	for k, n := range p.of {
+	out := make(map[frames.KeyID]uint64, len(p.shown))
+	for k, n := range p.shown {
 		out[k] = uint64(max(n, 0))
 	}
 	return out
 }
 
-// load begins a transaction; before the first it counts what the store holds.
+// load counts what the store holds, before the first round.
 func (p *pending) load(s *store.Store) error {
 	if p.of != nil {
-		p.begin()
 		return nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.of, p.round = make(map[frames.KeyID]int), make(map[frames.KeyID]int)
+	p.of, p.open = make(map[frames.KeyID]int), make(map[frames.KeyID]int)
 	s.LiveRows(frames.KindOperation, func(r store.Row) bool {
 		p.of[r.Principal]++
 		p.all++
@@ -152,35 +151,53 @@ func (p *pending) load(s *store.Store) error {
 		p.all++
 		return true
 	})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shown = maps.Clone(p.of)
 	return bad
 }
 
-// begin forgets what a transaction that was not committed would have added.
-func (p *pending) begin() {
-	clear(p.round)
-	p.roundAll = 0
+// forget forgets what a round that is not launched would have added.
+func (p *pending) forget() {
+	clear(p.open)
+	p.openAll = 0
 }
 
 func (p *pending) add(changes []work.PendingChange) {
 	for _, c := range changes {
-		p.round[c.Principal] += c.N
-		p.roundAll += c.N
+		p.open[c.Principal] += c.N
+		p.openAll += c.N
 	}
 }
 
-// commit makes the transaction's changes count for good.
-func (p *pending) commit() {
+// apply makes what the open round added count for good.
+func (p *pending) apply() {
+	for k, n := range p.open {
+		addTo(p.of, k, n)
+	}
+	p.all += p.openAll
+	p.forget()
+}
+
+// land shows what a round changed.
+func (p *pending) land(r *round) {
+	if len(r.pending) == 0 {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for k, n := range p.round {
-		if p.of[k] += n; p.of[k] <= 0 {
-			delete(p.of, k)
-		}
+	for _, c := range r.pending {
+		addTo(p.shown, c.Principal, c.N)
 	}
-	p.all += p.roundAll
-	p.begin()
+}
+
+// addTo keeps a map without zeros.
+func addTo(m map[frames.KeyID]int, k frames.KeyID, n int) {
+	if m[k] += n; m[k] == 0 {
+		delete(m, k)
+	}
 }
 
 func (p *pending) count(k frames.KeyID) (own, all uint64) {
-	return uint64(max(p.of[k]+p.round[k], 0)), uint64(max(p.all+p.roundAll, 0))
+	return uint64(max(p.of[k]+p.open[k], 0)), uint64(max(p.all+p.openAll, 0))
 }

@@ -12,7 +12,7 @@ import (
 
 // Meters count what the writer does. They may be read from any goroutine.
 type Meters struct {
-	// Commit has the nanoseconds from the start of building a batch until its replies are
+	// Commit has the nanoseconds from the first decision of a batch until its replies are
 	// out, of batches that wrote something; a wait for diverged clocks in between included.
 	Commit *meter.Histogram
 	// Batch has the items, commands and the server's own changes, that one commit decided.

@@ -55,6 +55,7 @@ func TestC08_WriterAgainstAModelWithCrashes(t *testing.T) {
 				}
 			},
 			"step":       func(*rapid.T) { b.writer.Step() },          //nolint:errcheck // it may be fenced or held
+			"step ahead": func(*rapid.T) { b.writer.StepAhead() },     //nolint:errcheck // it may be fenced or held
 			"checkpoint": func(*rapid.T) { b.store.CheckpointStep() }, //nolint:errcheck // a stopped disk shows elsewhere
 			"renew": func(*rapid.T) {
 				if b.fence.Err() == nil && b.clk.Now().Boot > time.Hour {

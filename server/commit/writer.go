@@ -40,8 +40,14 @@ type Writer struct {
 
 	pending pending // owned by the stepping goroutine
 
-	held  []*item // owned by the stepping goroutine: taken and not yet built
-	round *round  // owned by the stepping goroutine: durable, not yet published
+	// Owned by the stepping goroutine.
+	held   []*item // taken and not decided
+	open   *round  // decided and not launched
+	flying *round  // launched, and not known to be durable
+	landed *round  // durable and not out
+
+	flights chan *store.Flight // to the flusher; nil unless Run has one
+	flown   chan error         // from it, for each
 }
 
 // An item is a proposal or an amendment in the queue.
@@ -192,8 +198,10 @@ func (w *Writer) Run(ctx context.Context) error {
 	w.fetching = true
 	w.mu.Unlock()
 	fetchCtx, stopFetch := context.WithCancel(context.Background())
-	var reader sync.WaitGroup
-	reader.Go(func() { w.refetchLoop(fetchCtx) })
+	var helpers sync.WaitGroup
+	helpers.Go(func() { w.refetchLoop(fetchCtx) })
+	w.flights, w.flown = make(chan *store.Flight, 1), make(chan error, 1)
+	helpers.Go(w.flush)
 
 	err := w.loop(ctx)
 	w.close()
@@ -201,7 +209,8 @@ func (w *Writer) Run(ctx context.Context) error {
 		err = w.drain()
 	}
 	stopFetch()
-	reader.Wait()
+	close(w.flights)
+	helpers.Wait()
 	if err == nil || errors.Is(err, store.ErrFailed) {
 		err = w.storeFault()
 	}
@@ -225,7 +234,7 @@ func (w *Writer) loop(ctx context.Context) error {
 			return err // reads alone would go on for ever
 		}
 		changed := w.o.Fence.Changed()
-		worked, err := w.Step()
+		worked, err := w.step(true)
 		wake := w.wake
 		switch {
 		case errors.Is(err, authority.ErrDiverged):
@@ -272,13 +281,16 @@ func (w *Writer) close() {
 
 // refuseRest answers everything that is still here when Run ends for the reason err.
 func (w *Writer) refuseRest(err error) {
-	if w.round != nil {
-		if err == nil {
-			err = authority.ErrDiverged // the only reason for which a stop leaves a round behind
-		}
-		w.abandon(w.round, err)
-		w.round = nil
+	if err == nil {
+		err = authority.ErrDiverged // the only reason for which a stop leaves a round behind
 	}
+	for _, r := range []*round{w.landed, w.flying} {
+		if r != nil {
+			w.abandon(r, err)
+		}
+	}
+	w.landed, w.flying = nil, nil
+	w.forget()
 	w.mu.Lock()
 	items := append(append(w.held, w.queue...), w.stale...)
 	calls := w.calls
@@ -309,29 +321,27 @@ func (w *Writer) reply(it *item, r reply) {
 // goroutine. It reports whether it did anything. While the clocks have diverged it returns
 // authority.ErrDiverged, keeps everything, and goes on where it was when it is called
 // again; every other error is final. Run is a loop around it; a simulation calls it alone.
-func (w *Writer) Step() (worked bool, err error) {
-	if w.round != nil {
-		if err := w.publish(); err != nil {
-			return false, err
-		}
-		worked = true
-	}
-	stepped := w.refetchInline()
-	served, err := w.serveCalls()
-	if err != nil || stepped && (worked || served) {
-		return worked || served, err // a simulation lets those that were answered go on alone
-	}
-	committed, err := w.commitBatch()
-	return worked || served || committed, err
+func (w *Writer) Step() (worked bool, err error) { return w.step(false) }
+
+// StepAhead is Step that leaves its batch in the air, as Run does: applied, but neither durable
+// nor out. The next step decides what waits by then and lands it.
+func (w *Writer) StepAhead() (worked bool, err error) { return w.step(true) }
+
+// waits reports whether anything has not been decided.
+func (w *Writer) waits() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.held)+len(w.queue) > 0
 }
 
-// take gives the next batch: what was held back, then what waits.
-func (w *Writer) take() []*item {
+// take gives the next batch of at most room items, or of all that were held back: those, and
+// then what waits.
+func (w *Writer) take(room int) []*item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	batch := w.held
 	w.held = nil
-	n := min(maxProposals-min(len(batch), maxProposals), len(w.queue))
+	n := min(max(room-len(batch), 0), len(w.queue))
 	batch = append(batch, w.queue[:n]...)
 	rest := copy(w.queue, w.queue[n:])
 	clear(w.queue[rest:])

@@ -321,12 +321,17 @@ func (n *node) install(cert frames.Certificate) error {
 }
 
 // step runs the writer once and ends the process when it must end.
-func (n *node) step() {
+func (n *node) step() { n.stepBy((*commit.Writer).Step) }
+
+// stepAhead is step that leaves a commit in flight.
+func (n *node) stepAhead() { n.stepBy((*commit.Writer).StepAhead) }
+
+func (n *node) stepBy(step func(*commit.Writer) (bool, error)) {
 	if !n.up() {
 		return
 	}
 	n.stepping = true
-	_, err := n.writer.Step()
+	_, err := step(n.writer)
 	n.w.settle()
 	n.stepping = false
 	if err != nil && !errors.Is(err, authority.ErrDiverged) {

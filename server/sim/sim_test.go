@@ -231,13 +231,15 @@ func (w *world) newRequest() (*request, error) {
 	return r, nil
 }
 
-// commit steps the writer, sometimes with a flush that stalls, fails, or is the last thing
-// that the machine does.
+// commit steps the writer, often so that a commit stays in flight, sometimes with a flush that
+// stalls, fails, or is the last thing that the machine does.
 func (w *world) commit(n *node) {
 	if !n.up() {
 		return
 	}
-	switch w.rng.IntN(13) {
+	switch w.rng.IntN(18) {
+	case 13, 14, 15, 16, 17:
+		n.stepAhead()
 	case 12:
 		d := w.pauseFor()
 		n.fs.Hook(func(op simfs.Op) error {

@@ -211,9 +211,10 @@ func (s *Store) checkpointLoop() {
 
 // startCheckpoint freezes the active overlay and hands it on, unless one is under way or
 // there is nothing to write. One without changes records that segments may go, which nobody
-// holds any more or which a new bound leaves out. Writer only.
+// holds any more or which a new bound leaves out. None is begun while a commit is in flight,
+// which memory may have and the disk may lose. Writer only.
 func (s *Store) startCheckpoint() bool {
-	if s.job != nil || s.clean || s.mem.active.tree.Len() == 0 && !s.log.drops(s.keepFrom(s.state.Commit)) {
+	if s.job != nil || s.clean || s.aloft() || s.mem.active.tree.Len() == 0 && !s.log.drops(s.keepFrom(s.state.Commit)) {
 		return false
 	}
 	counts := newTallies()

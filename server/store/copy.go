@@ -73,8 +73,12 @@ func (l *log) holdOldest() *segment {
 	return l.segs[0]
 }
 
-// Cut makes the last commit the end of the copy. Writer only.
+// Cut makes the last commit the end of the copy. Writer only, and while nothing is in flight,
+// as the log may have that already.
 func (c *Copy) Cut() {
+	if c.s.aloft() {
+		panic("store: a copy cut while a commit is in flight")
+	}
 	c.state = c.s.State()
 	c.segs = c.s.log.snapshot()
 }

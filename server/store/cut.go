@@ -50,8 +50,10 @@ func (cs *cutSet) charge(old, now, weight uint64) (held bool) {
 	return held
 }
 
-// Cut makes a cut of the last commit. Writer only, between transactions.
+// Cut makes a cut of the last commit. Writer only, between transactions, and while nothing is
+// applied that has not landed.
 func (s *Store) Cut() *Cut {
+	s.onGround("a cut")
 	c := &Cut{
 		s: s, live: s.mem.live.Copy(), active: s.mem.active.tree.Copy(),
 		commit: s.state.Commit, state: s.state,

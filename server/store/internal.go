@@ -19,8 +19,9 @@ type Internal struct {
 }
 
 // LiveRows gives visit every live row of a kind, in key order, until it returns false.
-// Writer only, between transactions.
+// Writer only, between transactions, as [Store.Cut].
 func (s *Store) LiveRows(kind frames.ObjectKind, visit func(Row) bool) {
+	s.onGround("a look at live rows")
 	first := KeyOf(frames.ObjectRef{Kind: kind})
 	s.mem.live.Ascend(&row{key: first}, func(r *row) bool {
 		return r.key.Kind() == kind && visit(r.Row)

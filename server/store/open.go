@@ -39,7 +39,7 @@ func Create(dir string, g Genesis, o Options) error {
 
 func writeGenesis(l *log, g Genesis) error {
 	s := &Store{mem: newMemory()}
-	tx := &s.tx
+	tx := &s.txs[0]
 	tx.reset(s)
 	for _, r := range g.Rows {
 		tx.Put(r)

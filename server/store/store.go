@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -14,8 +13,8 @@ import (
 )
 
 // A Store is an open store. One goroutine, the writer, calls Begin, Commit, Cut, Maintain,
-// CheckpointStep and Close and uses what Begin returns; every other method may be called
-// from any goroutine.
+// CheckpointStep and Close, and what a [Flight] needs of it, and uses what Begin returns; every
+// other method may be called from any goroutine.
 type Store struct {
 	dir  string
 	opts Options
@@ -27,8 +26,12 @@ type Store struct {
 
 	// Owned by the writer.
 	mem            memory
-	state          State
-	tx             Tx
+	state          State       // of memory: that of the last commit that was applied
+	txs            [2]Tx       // one is built while the other is written
+	turn           int         // which of txs Begin gives
+	view           Tx          // see View
+	sealed         *Flight     // not yet applied
+	applied        *Flight     // not yet landed
 	job            *checkpoint // under way
 	dropped        uint64      // finished checkpoints whose overlay is gone
 	lastCheckpoint time.Duration
@@ -145,11 +148,21 @@ func (s *Store) Prefetch(refs []frames.ObjectRef) (*Loaded, error) {
 	return s.PrefetchHeads(refs, nil)
 }
 
-// Begin starts a transaction and ends the one before. Writer only.
+// Begin starts a transaction and ends the one before, unless that one was sealed. Writer
+// only, and not while a flight is sealed and not yet applied.
 func (s *Store) Begin() *Tx {
 	s.pickUp()
-	s.tx.reset(s)
-	return &s.tx
+	tx := &s.txs[s.turn]
+	tx.reset(s)
+	return tx
+}
+
+// View is a transaction for reading alone: it disturbs none that is under construction, and
+// lasts until the next View. Writer only.
+func (s *Store) View() *Tx {
+	s.pickUp()
+	s.view.reset(s)
+	return &s.view
 }
 
 // Maintain does what Commit does after a commit: it takes over a finished checkpoint and
@@ -162,37 +175,15 @@ func (s *Store) Maintain() { s.maintain() }
 // ErrOutcomeUnknown means that a write or a flush failed: the store takes no more commits
 // and only Open can tell. Any other error means that nothing was written. Writer only.
 func (s *Store) Commit(tx *Tx, now time.Time) (Batch, error) {
-	if err := s.Err(); err != nil {
-		return Batch{}, &failedError{err}
-	}
-	if tx != &s.tx || tx.s != s || tx.commit != s.state.Commit+1 {
-		panic("store: transaction committed out of turn")
-	}
-	if tx.err != nil {
-		return Batch{}, tx.err
-	}
-	if tx.Empty() {
-		return Batch{Commit: s.state.Commit, Time: now, First: frames.EventSequence(tx.head) + 1, Last: frames.EventSequence(tx.head)}, nil
-	}
-	batch, err := newBatch(tx, now)
+	f, err := s.Seal(tx, now)
 	if err != nil {
 		return Batch{}, err
 	}
-	h := recordHead{commit: tx.commit, time: now.UnixNano(), base: uint64(tx.base), count: uint32(tx.head - tx.base)}
-	if _, err := s.log.append(tx.buf, h, tx.items); err != nil {
-		err = fmt.Errorf("store: commit %d: %w: %w", tx.commit, ErrOutcomeUnknown, err)
-		s.fail(err)
+	if err := f.Write(); err != nil {
 		return Batch{}, err
 	}
-	if err := s.apply(h, tx.items); err != nil {
-		s.fail(err)
-		panic("store: " + err.Error()) // Tx admits only what apply accepts
-	}
-	s.clean = false
-	s.publish()
-	tx.s = nil
-	s.maintain()
-	return batch, nil
+	s.Apply(f)
+	return s.Land(f), nil
 }
 
 func newBatch(tx *Tx, now time.Time) (Batch, error) {
@@ -278,11 +269,12 @@ func (s *Store) publish() {
 // ended and closes the files. After a failure it only closes them. Writer only; cuts and
 // prefetches answer ErrClosed from then on.
 func (s *Store) Close() error {
-	if !s.join(s.Err() == nil) {
+	whole := !s.aloft() // or else nobody knows what the log has, and recovery decides
+	if !s.join(whole && s.Err() == nil) {
 		return nil
 	}
 	err := s.Err()
-	if err == nil {
+	if err == nil && whole {
 		err = s.settle()
 	}
 	return errors.Join(err, s.release())

@@ -6,8 +6,8 @@ import (
 	"coordinator/frames"
 )
 
-// A Tx collects one commit. It belongs to the writer and lives until the next Begin or
-// Commit. Nothing of it is visible or durable before Commit returns nil; a Tx that is not
+// A Tx collects one commit. It belongs to the writer and lives until the next Begin, or until
+// it is sealed. Nothing of it is visible or durable before Commit returns nil; a Tx that is not
 // committed leaves nothing behind.
 //
 // The first failure sticks and Commit returns it before anything is written.
@@ -32,11 +32,12 @@ type answer struct {
 	known bool
 }
 
-// keptBytes and keptItems are the room that a transaction leaves to the next: one large
+// keptBytes, keptItems and keptRows are the room that a transaction leaves to the next: one large
 // commit must not hold its memory for good.
 const (
 	keptBytes = 4 << 20
 	keptItems = 4096
+	keptRows  = 512
 )
 
 func (tx *Tx) reset(s *Store) {
@@ -51,7 +52,10 @@ func (tx *Tx) reset(s *Store) {
 	}
 	clear(tx.items) // nothing keeps an item; what it points to may be large
 	tx.items = tx.items[:0]
-	tx.own = make(map[Key]*row)
+	if tx.own == nil || len(tx.own) > keptRows {
+		tx.own = make(map[Key]*row)
+	}
+	clear(tx.own)
 	tx.loaded = nothingLoaded
 	clear(tx.asked[:])
 	tx.base, tx.head = s.state.Head, s.state.Head
