@@ -139,7 +139,7 @@ func (o *options) measure(ctx context.Context, tmp string, parts []measure.Part)
 // parts are those that the options choose, in the order in which they run.
 func (o *options) parts() ([]measure.Part, error) {
 	if o.growth > 0 {
-		return own.Growth(o.growth), nil
+		return o.matching(own.Growth(o.growth))
 	}
 	usual, extra := inOrder(limits.Parts(), peers.Parts(), own.Parts()), limits.Extra()
 	if o.profile != "" {
@@ -157,12 +157,17 @@ func (o *options) parts() ([]measure.Part, error) {
 	if o.match == "" {
 		return nil, errors.New("nothing to run: give -all, -own or -run; -list tells what there is")
 	}
+	return o.matching(append(usual, extra...))
+}
+
+// matching are the parts whose names the expression matches, all without one.
+func (o *options) matching(parts []measure.Part) ([]measure.Part, error) {
 	re, err := regexp.Compile(o.match)
 	if err != nil {
 		return nil, err
 	}
 	var chosen []measure.Part
-	for _, p := range append(usual, extra...) {
+	for _, p := range parts {
 		if re.MatchString(p.Name) {
 			chosen = append(chosen, p)
 		}

@@ -32,6 +32,7 @@ func TestParts(t *testing.T) {
 		{"extra by name", options{match: "bbolt"}, "", "limits/bbolt"},
 		{"own", options{own: true}, "", "own/commands"},
 		{"growth", options{growth: .1}, "", "growth/0.001"},
+		{"one of growth", options{growth: 1, match: "^growth/1$"}, "", "growth/1"},
 		{"all", options{all: true}, "", "limits/disk"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
