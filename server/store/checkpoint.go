@@ -126,11 +126,10 @@ func newPlacer(c *checkpoint, tx *bolt.Tx) (*placer, error) {
 func (w *placer) place(ch *change) (held bool, err error) {
 	key := ch.key[:]
 	if ch.fresh {
-		b := w.history
 		if ch.row.Live {
-			b = w.live
+			return false, w.live.Put(key, encodeChange(ch))
 		}
-		return false, b.Put(key, encodeChange(ch))
+		return false, w.insert(ch)
 	}
 	if ch.row != nil && ch.row.Live {
 		err = w.live.Put(key, encodeChange(ch))
@@ -157,7 +156,7 @@ func (w *placer) place(ch *change) (held bool, err error) {
 	}
 	switch {
 	case wanted:
-		err = w.history.Put(key, encodeChange(ch))
+		err = w.insert(ch)
 	case old != nil:
 		err = w.history.Delete(key)
 	}
@@ -165,6 +164,12 @@ func (w *placer) place(ch *change) (held bool, err error) {
 		return false, err
 	}
 	return false, w.release(ch)
+}
+
+// insert puts a history row, and nothing else does.
+func (w *placer) insert(ch *change) error {
+	w.c.s.known.note(&ch.key)
+	return w.history.Put(ch.key[:], encodeChange(ch))
 }
 
 // weight is what holding ch back costs the cuts: nothing when they have paid already.
@@ -189,10 +194,15 @@ func (w *placer) release(ch *change) error {
 	return w.carry.Delete(ch.key[:])
 }
 
-// checkpointLoop runs checkpoints until jobs is closed or quit. It owns carried.
+// checkpointLoop runs checkpoints until jobs is closed or quit, and between them learns what
+// state.db has. It owns carried and known.
 func (s *Store) checkpointLoop() {
 	defer close(s.joined)
-	for job := range s.jobs {
+	for {
+		job, ok := s.nextJob()
+		if !ok {
+			return
+		}
 		for done := false; !done; {
 			select {
 			case <-s.quit:
@@ -207,6 +217,22 @@ func (s *Store) checkpointLoop() {
 		}
 		s.finished <- job
 	}
+}
+
+// nextJob waits for a checkpoint to run, and makes use of the time.
+func (s *Store) nextJob() (job *checkpoint, ok bool) {
+	for more := true; more; {
+		select {
+		case <-s.quit:
+			return nil, false
+		case job, ok = <-s.jobs:
+			return job, ok
+		default:
+			more = s.known.walk(s.hist)
+		}
+	}
+	job, ok = <-s.jobs
+	return job, ok
 }
 
 // startCheckpoint freezes the active overlay and hands it on, unless one is under way or
@@ -299,6 +325,8 @@ func (s *Store) CheckpointStep() (more bool, err error) {
 	}
 	if done {
 		s.finished <- s.job
+		for s.known.walk(s.hist) {
+		}
 	}
 	return !done, nil
 }

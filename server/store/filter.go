@@ -19,7 +19,9 @@ type filter struct{ words []uint64 }
 const filterBits = 16
 
 // newFilter makes an empty filter for n keys. It takes more, and tells fewer of them apart.
-func newFilter(n int) *filter { return &filter{words: make([]uint64, max(1, n*filterBits/64))} }
+func newFilter(n int) *filter { return newFilterBits(n * filterBits) }
+
+func newFilterBits(bits int) *filter { return &filter{words: make([]uint64, max(1, bits/64))} }
 
 // place is where the bits of a key are.
 func (f *filter) place(k *Key) (word *uint64, bits uint64) {

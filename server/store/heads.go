@@ -13,13 +13,25 @@ func (s *Store) PrefetchHeads(refs, heads []frames.ObjectRef) (*Loaded, error) {
 	// in it.
 	l := &Loaded{pos: s.completed.Load()}
 	var err error
-	if l.rows, err = s.hist.find(keysOf(refs), false); err == nil && len(heads) > 0 {
-		l.heads, err = s.hist.find(keysOf(heads), true)
+	if l.rows, err = s.find(keysOf(refs), false); err == nil && len(heads) > 0 {
+		l.heads, err = s.find(keysOf(heads), true)
 	}
 	if err != nil {
 		return nil, s.readFault(err)
 	}
 	return l, nil
+}
+
+// find reads the history rows of keys, as far as there may be any.
+func (s *Store) find(keys []Key, headless bool) (found, error) {
+	var asked []int
+	closed := s.Err() != nil // state.db then says so itself
+	for i := range keys {
+		if closed || !s.known.absent(&keys[i]) {
+			asked = append(asked, i)
+		}
+	}
+	return s.hist.find(keys, asked, headless)
 }
 
 func keysOf(refs []frames.ObjectRef) []Key {

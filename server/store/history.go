@@ -258,32 +258,13 @@ func (h *history) decodeChange(bucket, key, v []byte) (*change, error) {
 	return c, nil
 }
 
-// find reads the history rows of keys, without their payloads if headless.
-func (h *history) find(keys []Key, headless bool) (found, error) {
-	f := found{keys: keys, rows: make([]*row, len(keys))}
-	err := h.view(func(tx *bolt.Tx) error {
-		b, err := h.bucket(tx, bucketHistory)
-		if err != nil {
-			return err
-		}
-		cur := b.Cursor() // one for all: each takes memory
-		for i, k := range keys {
-			key, v := cur.Seek(k[:])
-			if string(key) != string(k[:]) {
-				continue
-			}
-			c, err := h.decodeChange(bucketHistory, k[:], v)
-			if err != nil {
-				return err
-			}
-			if headless {
-				c.row.behead()
-			}
-			c.row.own()
-			f.rows[i] = c.row
-		}
-		return nil
-	})
+// find reads the history rows of keys, those of asked alone, without their payloads if
+// headless.
+func (h *history) find(keys []Key, asked []int, headless bool) (f found, err error) {
+	f = found{keys: keys, rows: make([]*row, len(keys))}
+	if len(asked) > 0 {
+		err = h.view(func(tx *bolt.Tx) error { return h.fill(tx, &f, asked, headless) })
+	}
 	if len(keys) > walkedKeys {
 		f.index = make(map[Key]int, len(keys))
 		for i, k := range keys {
@@ -291,6 +272,32 @@ func (h *history) find(keys []Key, headless bool) (found, error) {
 		}
 	}
 	return f, err
+}
+
+// fill reads rows of f.
+func (h *history) fill(tx *bolt.Tx, f *found, asked []int, headless bool) error {
+	b, err := h.bucket(tx, bucketHistory)
+	if err != nil {
+		return err
+	}
+	cur := b.Cursor() // one for all: each takes memory
+	for _, i := range asked {
+		k := &f.keys[i]
+		key, v := cur.Seek(k[:])
+		if string(key) != string(k[:]) {
+			continue
+		}
+		c, err := h.decodeChange(bucketHistory, k[:], v)
+		if err != nil {
+			return err
+		}
+		if headless {
+			c.row.behead()
+		}
+		c.row.own()
+		f.rows[i] = c.row
+	}
+	return nil
 }
 
 // read visits up to pageRows history rows behind p.after and returns those that the cut

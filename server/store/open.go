@@ -127,10 +127,23 @@ func Open(dir string, o Options) (*Store, error) {
 	if err := s.load(segs, tail); err != nil {
 		return nil, errors.Join(err, s.log.close(), h.close())
 	}
+	s.learn()
 	if !o.Manual {
 		go s.checkpointLoop()
 	}
 	return s, nil
+}
+
+// learn begins to learn which keys state.db has, and in manual mode does so at once.
+func (s *Store) learn() {
+	n := uint64(0)
+	for _, count := range s.mem.counts.kinds {
+		n += count
+	}
+	s.known.begin(int(min(n, maxKnownKeys)))
+	for more := s.opts.Manual; more; {
+		more = s.known.walk(s.hist)
+	}
 }
 
 func newLog(dir string, o Options) *log {

@@ -40,6 +40,8 @@ type Store struct {
 	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.
 	carried map[Key]uint64
 
+	known known
+
 	completed  atomic.Uint64 // checkpoints finished in state.db
 	eventBytes atomic.Uint64
 	rebound    atomic.Bool // eventBytes has changed since the last checkpoint began
