@@ -183,6 +183,7 @@ func (w *Writer) apply(v *view, it *item, r *round) (reply, error) {
 		Head: v.tx.Head(), Now: w.since(r.now), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
 		NewEventID: w.newEventID, MaxPayload: w.o.MaxPayload, LowDisk: r.lowDisk, Owners: w.o.Owners,
 		PendingOf: w.pending.count, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
+		Room: &w.room,
 	}
 	var outcome work.Outcome
 	var err error

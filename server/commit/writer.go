@@ -12,6 +12,7 @@ import (
 	"coordinator/internal/clock"
 	"coordinator/server/authority"
 	"coordinator/server/store"
+	"coordinator/server/work"
 )
 
 // A Writer is the one goroutine that changes the store. Its methods may be called from any
@@ -41,6 +42,7 @@ type Writer struct {
 	pending pending // owned by the stepping goroutine
 
 	// Owned by the stepping goroutine.
+	room   work.Room
 	held   []*item // taken and not decided
 	open   *round  // decided and not launched
 	flying *round  // launched, and not known to be durable

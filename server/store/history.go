@@ -209,7 +209,11 @@ func (h *history) openValue(bucket, key, v []byte) ([]byte, error) {
 
 // A stored row is version, commit, sequence, then the row as in a log record, checksum.
 func encodeChange(c *change) []byte {
-	v := make([]byte, 0, 128)
+	size := 32 // version, commit, sequence, a flag and the checksum
+	if c.row != nil {
+		size += rowBytes + len(c.row.Record.Payload) + len(c.row.Annex)
+	}
+	v := make([]byte, 0, size)
 	v = append(v, valueVersion)
 	v = binary.BigEndian.AppendUint64(v, c.commit)
 	if c.row == nil {

@@ -116,6 +116,9 @@ func flag(set bool, bit uint8) uint8 {
 	return 0
 }
 
+// rowBytes is the most that appendRow takes beside payload and annex.
+const rowBytes = 1 + 18 + 8 + 2 + 32 + 4 + 4
+
 func appendRow(b []byte, r *row, created bool) []byte {
 	hasPrincipal := r.Principal != frames.KeyID{}
 	b = append(b, flag(r.Live, rowLive)|flag(created, rowCreated)|flag(hasPrincipal, rowPrincipal))

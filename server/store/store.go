@@ -191,6 +191,13 @@ func (s *Store) Commit(tx *Tx, now time.Time) (Batch, error) {
 func newBatch(tx *Tx, now time.Time) (Batch, error) {
 	b := Batch{Commit: tx.commit, Time: now, First: frames.EventSequence(tx.base) + 1, Last: frames.EventSequence(tx.head)}
 	b.Events = make([]Event, 0, tx.Events())
+	internals := 0
+	for i := range tx.items {
+		if it := &tx.items[i]; it.op == itemRow && internal(it.row.key.Kind()) || it.op == itemRemove && internal(it.ref.Kind) {
+			internals++
+		}
+	}
+	b.Internal = slices.Grow(b.Internal, internals)
 	for i := range tx.items {
 		it := &tx.items[i]
 		switch it.op {

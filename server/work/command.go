@@ -111,8 +111,11 @@ func Apply(v View, c *Command, env Env) (Outcome, error) {
 	if err := c.checkPreconditions(v); err != nil {
 		return Outcome{}, err
 	}
-	t := newTxn(v, env)
-	t.cmd = c
+	t := new(txn)
+	if env.Room != nil {
+		t = env.Room.empty()
+	}
+	t.begin(v, env).cmd = c
 	return c.action.apply(t)
 }
 

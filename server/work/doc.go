@@ -108,6 +108,8 @@ type Env struct {
 	// MaxPayload is the server's own typed-payload offer, which bounds every event [D-6].
 	// Zero means the reference offer.
 	MaxPayload int
+	// Room, if there is one, is what Apply takes its memory from.
+	Room *Room
 	// LowDisk refuses all but the kinds that may live on the reserve [D-41].
 	LowDisk bool
 }

@@ -22,6 +22,7 @@ type state struct {
 	log     []Change // all of them
 	pending map[frames.KeyID]int
 	env     Env // Head, NewEventID and Epoch are filled in
+	room    Room
 }
 
 func newState(t testing.TB) *state {
@@ -70,7 +71,9 @@ func (s *state) now() Env {
 
 func (s *state) apply(c *Command) (Outcome, error) {
 	s.t.Helper()
+	ids := s.ids
 	out, err := Apply(s, c, s.now())
+	s.sameInRoom(c, out, err, ids)
 	if err != nil {
 		require.Empty(s.t, out, "a refused command leaves nothing")
 		return out, err
@@ -81,6 +84,20 @@ func (s *state) apply(c *Command) (Outcome, error) {
 	}
 	s.commit(c, out)
 	return out, nil
+}
+
+// sameInRoom decides c once more, with the ids from ids on, in a room that has seen all before
+// it: that changes nothing.
+func (s *state) sameInRoom(c *Command, want Outcome, wantErr error, ids uint64) {
+	s.t.Helper()
+	after := s.ids
+	s.ids = ids
+	env := s.now()
+	env.Room = &s.room
+	out, err := Apply(s, c, env)
+	require.Equal(s.t, wantErr, err)
+	require.Equal(s.t, want, out)
+	s.ids = after
 }
 
 // commit checks the shape of an outcome and takes it over.

@@ -29,9 +29,38 @@ type txn struct {
 // usualChanges is room for what most commands change.
 const usualChanges = 6
 
-func newTxn(v View, env Env) *txn {
-	return &txn{view: v, env: env, head: env.Head, changes: make([]Change, 0, usualChanges),
-		own: make(map[frames.ObjectRef]*Stored), silent: make(map[frames.ObjectRef]*Change)}
+func newTxn(v View, env Env) *txn { return new(txn).begin(v, env) }
+
+// begin readies a transaction that is new, or that its room has emptied.
+func (t *txn) begin(v View, env Env) *txn {
+	if t.changes == nil {
+		t.changes = make([]Change, 0, usualChanges)
+		t.own, t.silent = make(map[frames.ObjectRef]*Stored), make(map[frames.ObjectRef]*Change)
+	}
+	t.view, t.env, t.head = v, env, env.Head
+	return t
+}
+
+// A Room is memory for one [Apply] after the other: what an [Outcome] lists is good until the
+// next one in the same room. The zero value is ready.
+type Room struct{ t txn }
+
+// keptChanges is how many changes a room has place for: one large decision must not hold its
+// memory for good.
+const keptChanges = 64
+
+// empty forgets the last decision.
+func (r *Room) empty() *txn {
+	t := &r.t
+	if cap(t.changes) > keptChanges || len(t.own) > keptChanges {
+		*t = txn{}
+		return t
+	}
+	clear(t.changes[:cap(t.changes)])
+	clear(t.own)
+	clear(t.silent)
+	*t = txn{changes: t.changes[:0], quiet: t.quiet[:0], own: t.own, silent: t.silent}
+	return t
 }
 
 // Record makes the transaction a [View] with its own changes in it.
