@@ -39,11 +39,15 @@ func (c *Conn) open(ctx context.Context, want frames.Type) (*call, error) {
 // openWith is open with a hook on the first reply. The hook holds mu.
 func (c *Conn) openWith(ctx context.Context, want frames.Type, hook func(frames.Frame) error) (*call, error) {
 	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, notSent(context.Cause(ctx))
-	case <-c.done:
-		return nil, notSent(c.Err())
+	case c.slots <- struct{}{}: // mostly
+	default:
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, notSent(context.Cause(ctx))
+		case <-c.done:
+			return nil, notSent(c.Err())
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -111,6 +111,7 @@ type Conn struct {
 	slots chan struct{} // one element per request that may still be sent
 	wlock chan struct{} // holds one element while somebody writes
 	wbuf  []byte        // owned by whoever holds wlock
+	wnow  *direct       // owned by whoever holds wlock; nil where there is no socket
 	rests chan []byte   // write to finishWrites, and wlock with it
 	pongs chan uint64   // readLoop to answerPings
 
@@ -309,11 +310,15 @@ func (c *Conn) expire() {
 // [Conn.finishWrites], because the stream must not be cut inside a frame.
 func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err error) {
 	select {
-	case c.wlock <- struct{}{}:
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	case <-c.done:
-		return false, c.Err()
+	case c.wlock <- struct{}{}: // mostly; to wait for three things costs more than the write
+	default:
+		select {
+		case c.wlock <- struct{}{}:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		case <-c.done:
+			return false, c.Err()
+		}
 	}
 	handed := false
 	defer func() {
@@ -353,6 +358,17 @@ func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err err
 // writeBytes writes buf and gives up when ctx ends. gaveUp says that this and nothing else
 // ended the write.
 func (c *Conn) writeBytes(ctx context.Context, buf []byte) (n int, gaveUp bool, err error) {
+	if c.wnow != nil {
+		if n, err = c.wnow.write(buf); err != nil || n == len(buf) {
+			return n, false, err
+		}
+	}
+	rest, gaveUp, err := c.writeWaiting(ctx, buf[n:])
+	return n + rest, gaveUp, err
+}
+
+// writeWaiting is writeBytes for what the socket does not take at once.
+func (c *Conn) writeWaiting(ctx context.Context, buf []byte) (n int, gaveUp bool, err error) {
 	cut := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(cut)

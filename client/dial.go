@@ -39,7 +39,7 @@ func Dial(ctx context.Context, c *Context, opts Options) (*Conn, error) {
 		return nil, notSent(err)
 	}
 	conn := &Conn{
-		nc: nc, opts: opts, pins: c, state: opts.State, keyID: handshake.KeyIDOf(opts.Key.Public()),
+		nc: nc, wnow: newDirect(nc), opts: opts, pins: c, state: opts.State, keyID: handshake.KeyIDOf(opts.Key.Public()),
 		slots: make(chan struct{}, opts.MaxRequests), wlock: make(chan struct{}, 1), rests: make(chan []byte),
 		pongs: make(chan uint64, pongQueue), done: make(chan struct{}),
 		calls: map[frames.RequestID]*call{}, pings: map[uint64]chan struct{}{},
