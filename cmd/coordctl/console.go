@@ -18,9 +18,14 @@ import (
 	"coordinator/cmd/internal/console"
 )
 
+// consoleFlags are the flags of `console`.
+type consoleFlags struct {
+	listen, metrics string
+	noBrowser       bool
+}
+
 func (a *app) consoleCommand() *cobra.Command {
-	var listen string
-	var noBrowser bool
+	var f consoleFlags
 	c := &cobra.Command{
 		Use:   "console",
 		Short: "Serve the web console on this machine until Ctrl-C",
@@ -33,26 +38,30 @@ browser; start the console again for another one. The console is a client like e
 and may do what its key may. It listens on this machine alone: to use it from another one,
 forward its port with ssh -L, and open the address there.`,
 		Args: exactArgs(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.console(cmd.Context(), listen, noBrowser) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.console(cmd.Context(), f) },
 	}
-	c.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "the `ADDR` to listen on, host:port on this machine; port 0 takes a free one")
-	c.Flags().BoolVar(&noBrowser, "no-browser", false, "do not open a browser, only print the address")
+	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:0", "the `ADDR` to listen on, host:port on this machine; port 0 takes a free one")
+	c.Flags().StringVar(&f.metrics, "metrics", "", "the `URL` of the coordinator's metrics listener on this machine, for its quotas and latencies")
+	c.Flags().BoolVar(&f.noBrowser, "no-browser", false, "do not open a browser, only print the address")
 	return c
 }
 
-func (a *app) console(ctx context.Context, listen string, noBrowser bool) (err error) {
-	if err := console.CheckListen(listen); err != nil {
-		return listenUsage(err, listen)
+func (a *app) console(ctx context.Context, f consoleFlags) (err error) {
+	if err := console.CheckListen(f.listen); err != nil {
+		return listenUsage(err, f.listen)
+	}
+	if err := console.CheckMetrics(f.metrics); err != nil {
+		return usage("%v", err)
 	}
 	c, err := client.LoadContext(a.contextPath)
 	if err != nil {
 		return err
 	}
-	opts := console.Options{Context: c, Version: version(), Complaints: a.stderr, Backoff: client.Backoff{Max: watchPause}}
+	opts := console.Options{Context: c, Metrics: f.metrics, Version: version(), Complaints: a.stderr, Backoff: client.Backoff{Max: watchPause}}
 	if opts.Key, err = a.key(); err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", listen)
+	l, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		return usage("--listen: %v", err)
 	}
@@ -68,7 +77,7 @@ func (a *app) console(ctx context.Context, listen string, noBrowser bool) (err e
 		cancel()
 		return errors.Join(err, <-served)
 	}
-	if !noBrowser {
+	if !f.noBrowser {
 		clean, err := openBrowser(s.URL(), filepath.Dir(c.Path))
 		defer clean()
 		if err != nil {

@@ -73,6 +73,7 @@ var actions = map[string]action{
 	"pause":              {kind: frames.KindRun, command: frames.CommandPauseRun},
 	"resume":             {kind: frames.KindRun, command: frames.CommandResumeRun},
 	"complete-objective": {kind: frames.KindObjective, command: frames.CommandUpdateObjective, state: frames.ObjectiveCompleted},
+	"archive":            {kind: frames.KindObjective, command: frames.CommandArchiveObjective},
 	"cancel-objective":   {kind: frames.KindObjective, command: frames.CommandUpdateObjective, state: frames.ObjectiveCancelled},
 }
 
@@ -244,10 +245,13 @@ func (a action) body(id frames.ObjectID, want wish, v *client.View) (codec.Messa
 	case frames.KindRun:
 		return &frames.RunCommand{RunID: frames.RunID(id)}, nil
 	}
-	// The document is sent back as it stands, at the revision at which it was read.
 	if want.Revision == "" {
 		return nil, badRequest("an action on an objective needs its revision", "give that of the row")
 	}
+	if a.command == frames.CommandArchiveObjective {
+		return &frames.ArchiveObjective{ObjectiveID: frames.ObjectiveID(id)}, nil
+	}
+	// The document is sent back as it stands, at the revision at which it was read.
 	var r *client.Record
 	if v != nil {
 		r = v.Get(frames.KindObjective, id)

@@ -66,25 +66,10 @@
 //
 // Rows and their order in reset are those of package overview; each has "id".
 //
-//	STATE  {"phase": "Current",            as [client.ReplicaPhase]
-//	        "stale": false,                true in every phase but Current: do not believe the screen
-//	        "stale_reason": "gap",         "", "gap", "disconnected", "another authority", "behind"
-//	        "stale_since": TIME,           when "stale"
-//	        "summary": "…",                the state in one line, for people
-//	        "gap": {"reason": "…", "last_event": "12", "observed_event": "20", "attempt": 3, "message": "…"},
-//	        "healed": {"by": "RESUME"|"REPLAY", "after_event": "12"},
-//	        "lost_history": "…",           once history was found lost; it stays
-//	        "error": "…",                  the replica has ended: phase Quarantined, Revoked, Full, Failed
-//	        "authority": {"epoch": "3", "activation": "3", "incarnation_id": "…"},
-//	        "as_of": {"event_sequence": "1234", "epoch": "3"},
-//	        "last_contact": TIME, "server_time": TIME,
-//	        "scope": ["work_read", …],     what this key may do, of those it asked for
-//	        "records": 5123}               in the view
+//	STATE  is [overview.State] and "scope": what this key may do, of all that it asked for. With
+//	       "stale": true, which it is in every phase but Current, do not believe the screen.
 //	       The certificate of the authority is at /api/authority.
-//	EVENT  {"event_sequence": "1234", "kind": "RUN_UPDATED", "object": {"kind": "RUN", "id": "…"},
-//	        "revision": "2", "text": "run is Running", "run_id": "…", "received_at": TIME}
-//	       event_sequence is "" in a line that the console put in itself: a gap, its end, changes
-//	       that were not told one by one
+//	EVENT  is [overview.Activity]
 //
 // # Details
 //
@@ -105,6 +90,7 @@
 //	    EXIT {"known": true, "status": 3 or "signal": 9, "text": "exit status 3"}; absent while the process runs
 //	/api/run/{id}/timeline         from the event log; takes up to 20 s where that is long
 //	    {"events": [EVENT…],                  without received_at: events bear no time of day
+//	     "omitted": 0,                        earlier ones that were left out, above 20,000
 //	     "removed_events_through": "0",       above 0: retention has removed events up to there
 //	     "streams": [{"stream": "BINDING_ID", "facts": "12", "first_fact": "1", "last_fact": "12", "gaps": 0,
 //	                  "output_bytes": "4096", "output_ranges": 3, "closed": true, "sealed": true, "findings": [FINDING…]}]}
@@ -144,7 +130,8 @@
 //	POST /api/action  {"action": "cancel", "id": "…", "revision": "3", "operation_id": "…", "note": "…"}
 //
 // action is acknowledge or suppress (a signal; note is optional), cancel, pause or resume (a run),
-// complete-objective or cancel-objective (an objective). revision is that of the row that the person saw;
+// complete-objective, cancel-objective or archive (an objective; the last removes it and all
+// beneath it for good). revision is that of the row that the person saw;
 // with it the command is refused with REVISION_CONFLICT when the object has changed since, and an
 // action on an objective must have it. operation_id is 32 hex digits that the page chose from
 // crypto.getRandomValues before it asks; without it the console chooses one. The same request

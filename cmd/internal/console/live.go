@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/overview"
+	"coordinator/frames"
 	"coordinator/internal/clock"
 )
 
@@ -18,33 +20,51 @@ const (
 	// maxQueued and maxQueuedBytes bound what waits for one of them.
 	maxQueued      = 64
 	maxQueuedBytes = 16 << 20
-	// backlog is how many changes wait for the console to look at them.
-	backlog = 4096
-	// pace is the least time between two sets of rows, and share the part of the time that
-	// making them may take: a large view is told less often.
-	pace  = 100 * time.Millisecond
-	share = 10
 	// heartbeat is how often the state is told although nothing has changed.
 	heartbeat = time.Second
 	// maxActivity is how many events are kept.
 	maxActivity = 1000
+	// maxEpochs is how many authorities are remembered, and maxRate for how many seconds events
+	// are counted.
+	maxEpochs = 100
+	maxRate   = 600
 )
+
+// A state is the STATE of doc.go.
+type state struct {
+	*overview.State
+	Scope []string `json:"scope"`
+}
+
+// An epoch is one authority that this console has met.
+type epoch struct {
+	Epoch       frames.AuthorityEpoch     `json:"epoch,string"`
+	Activation  frames.ActivationSequence `json:"activation,string"`
+	Incarnation string                    `json:"incarnation_id"`
+	Seen        overview.Time             `json:"seen_at"`
+}
+
+// A second counts the events that were applied in it.
+type second struct {
+	At     overview.Time `json:"at"`
+	Events int           `json:"events"`
+}
 
 // live keeps what pages show and tells them what changes.
 type live struct {
 	replica *client.Replica
 	clock   clock.Clock
-
-	wake chan struct{} // holds one element when there is something new
+	owners  map[frames.Fingerprint]string
 
 	mu        sync.Mutex
 	listeners map[*listener]struct{} // guarded by mu
 	tables    tables                 // guarded by mu; as listeners have them
-	state     client.ReplicaState    // guarded by mu; as listeners have it
-	activity  []event                // guarded by mu; the last maxActivity
-	fresh     []event                // guarded by mu; those that listeners have not been told of
+	state     state                  // guarded by mu; as listeners have it
+	told      time.Time              // guarded by mu; when they were last given it
+	activity  []*overview.Activity   // guarded by mu; the last maxActivity
 	reset     []byte                 // guarded by mu; what a new listener gets, nil when it is to be made
-	ended     bool                   // guarded by mu
+	epochs    []epoch                // guarded by mu; newest first
+	rate      []second               // guarded by mu; newest last
 }
 
 // A message is one event of a stream. Its data is shared and never changed.
@@ -57,103 +77,121 @@ type message struct {
 type listener struct {
 	queue chan message
 	cut   chan struct{} // closed when it did not keep up
+
 	mu    sync.Mutex
 	bytes int // guarded by mu; of what waits in queue
 }
 
-func newLive(r *client.Replica, c clock.Clock) *live {
-	return &live{replica: r, clock: c, wake: make(chan struct{}, 1), listeners: map[*listener]struct{}{}, tables: newTables(), state: r.State()}
+func newLive(r *client.Replica, clk clock.Clock, c *client.Context) *live {
+	l := &live{replica: r, clock: clk, owners: map[frames.Fingerprint]string{}, listeners: map[*listener]struct{}{}, tables: newTables()}
+	for _, o := range c.Owners {
+		l.owners[o.Authority] = o.Name
+	}
+	m := overview.New(overview.Options{})
+	m.Refresh(nil, r.State(), clk.Now().Wall)
+	l.state = state{m.State(), []string{}}
+	return l
 }
 
-// run follows the replica until ctx ends, and returns once its goroutines have.
+// run follows the replica until ctx ends. A replica that has ended goes on to be told as that.
 func (l *live) run(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Go(func() { l.follow(ctx) })
-	defer wg.Wait()
-	next := l.clock.NewTimer(0)
-	defer next.Stop()
-	for {
+	opts := overview.FollowOptions{Options: overview.Options{Activity: maxActivity, Owners: l.owners}, Beat: heartbeat, Clock: l.clock}
+	overview.Follow(ctx, l.replica, opts, func(m *overview.Model, d *overview.Delta) error { //nolint:errcheck // the state says why it has ended
+		l.tell(m, d)
+		return nil
+	})
+	for ctx.Err() == nil {
+		beat := l.clock.NewTimer(heartbeat)
 		select {
+		case <-beat.C():
+			l.again()
 		case <-ctx.Done():
-			return
-		case <-l.wake:
-		case <-next.C():
 		}
-		began := time.Now()
-		l.tell()
-		rest := l.clock.NewTimer(max(pace, share*time.Since(began)))
-		select {
-		case <-ctx.Done():
-			rest.Stop()
-			return
-		case <-rest.C():
-		}
-		next.Stop()
-		next = l.clock.NewTimer(heartbeat - pace)
+		beat.Stop()
 	}
 }
 
-// follow notes what the replica tells until it or ctx ends.
-func (l *live) follow(ctx context.Context) {
-	feed := l.replica.Changes(backlog)
-	defer feed.Close()
-	for n, err := range feed.All(ctx) {
-		if err != nil {
-			break
+// tell takes a change in and gives it to every listener.
+func (l *live) tell(m *overview.Model, d *overview.Delta) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reset = nil
+	l.state.State = m.State()
+	if v := m.View(); v != nil {
+		l.state.Scope = scopeNames(v.Scope)
+		l.metLocked(v)
+	}
+	l.tables.apply(d)
+	l.countLocked(d.Activity)
+	now := l.state.ServerTime.Time
+	if d.State != nil || len(d.Signals)+len(d.Objectives)+len(d.Runs)+len(d.Operations)+len(d.Gone) > 0 || now.Sub(l.told) >= heartbeat {
+		l.told = now
+		l.rowsLocked(d)
+	}
+	if len(d.Activity) > 0 {
+		l.broadcastLocked("activity", encode(map[string]any{"events": d.Activity}))
+		l.activity = append(l.activity, d.Activity...)
+		if over := len(l.activity) - maxActivity; over > 0 {
+			l.activity = append([]*overview.Activity(nil), l.activity[over:]...)
 		}
-		l.note(n)
-		l.signal()
-	}
-	l.signal()
-}
-
-func (l *live) signal() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
 	}
 }
 
-// note makes an entry of the activity.
-func (l *live) note(n client.Notice) {
-	e, ok := entry(n, l.clock.Now().Wall)
-	if !ok {
+// rowsLocked tells the rows that have changed, with the state, or the state alone.
+func (l *live) rowsLocked(d *overview.Delta) {
+	if len(d.Signals)+len(d.Objectives)+len(d.Runs)+len(d.Operations)+len(d.Gone) == 0 {
+		l.broadcastLocked("state", encode(l.state))
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.fresh = append(l.fresh, e); len(l.fresh) > 2*maxActivity {
-		l.fresh = append([]event(nil), l.fresh[len(l.fresh)-maxActivity:]...)
-	}
+	l.broadcastLocked("rows", encode(struct {
+		State      state                 `json:"state"`
+		Signals    []*overview.Signal    `json:"signals,omitempty"`
+		Objectives []*overview.Objective `json:"objectives,omitempty"`
+		Runs       []*overview.Run       `json:"runs,omitempty"`
+		Operations []*overview.Operation `json:"operations,omitempty"`
+		Gone       []overview.Gone       `json:"gone,omitempty"`
+	}{l.state, d.Signals, d.Objectives, d.Runs, d.Operations, d.Gone}))
 }
 
-// tell makes the rows of the view as it now stands and gives every listener what differs.
-func (l *live) tell() {
-	view := l.replica.View()
-	now := tablesOf(view)
-	state := l.replica.State()
+// again tells the state of a replica that has ended.
+func (l *live) again() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	told := l.stateJSON(state, view)
-	changed := l.tables.diff(now)
-	l.tables, l.state, l.reset = now, state, nil
-	if len(changed) > 0 {
-		changed["state"] = told
-		l.broadcastLocked("rows", encode(changed))
-	} else {
-		l.broadcastLocked("state", told)
+	s := *l.state.State
+	s.ServerTime = overview.Time{Time: l.clock.Now().Wall}
+	l.state.State, l.reset = &s, nil
+	l.broadcastLocked("state", encode(l.state))
+}
+
+// metLocked remembers the authority of a view.
+func (l *live) metLocked(v *client.View) {
+	e := epoch{v.Guard.Epoch, v.Guard.Activation, v.Incarnation.String(), l.state.ServerTime}
+	if len(l.epochs) > 0 && l.epochs[0].Epoch == e.Epoch && l.epochs[0].Activation == e.Activation && l.epochs[0].Incarnation == e.Incarnation {
+		return
 	}
-	if len(l.fresh) > 0 {
-		l.broadcastLocked("activity", encode(map[string]any{"events": l.fresh}))
-		l.activity = append(l.activity, l.fresh...)
-		if over := len(l.activity) - maxActivity; over > 0 {
-			l.activity = append([]event(nil), l.activity[over:]...)
+	l.epochs = append([]epoch{e}, l.epochs[:min(len(l.epochs), maxEpochs-1)]...)
+}
+
+// countLocked counts events by the second, those without any included.
+func (l *live) countLocked(a []*overview.Activity) {
+	now := l.state.ServerTime.Truncate(time.Second)
+	if len(l.rate) == 0 || now.Sub(l.rate[len(l.rate)-1].At.Time) > maxRate*time.Second {
+		l.rate = []second{{At: overview.Time{Time: now}}}
+	}
+	for at := l.rate[len(l.rate)-1].At.Add(time.Second); !at.After(now); at = at.Add(time.Second) {
+		l.rate = append(l.rate, second{At: overview.Time{Time: at}})
+	}
+	if over := len(l.rate) - maxRate; over > 0 {
+		l.rate = append([]second(nil), l.rate[over:]...)
+	}
+	for _, e := range a {
+		if e.Sequence > 0 {
+			l.rate[len(l.rate)-1].Events++
 		}
-		l.fresh = nil
 	}
 }
 
-// broadcastLocked gives a message to every listener; one whose queue is full is cut off.
+// broadcastLocked gives a message to every listener; one that does not keep up is cut off.
 func (l *live) broadcastLocked(name string, data []byte) {
 	for p := range l.listeners {
 		if !p.offer(message{name, data}) {
@@ -179,7 +217,7 @@ func (p *listener) offer(m message) bool {
 	}
 }
 
-// taken takes a message off what waits.
+// taken notes that a message waits no more.
 func (p *listener) taken(m message) {
 	p.mu.Lock()
 	p.bytes -= len(m.data)
@@ -194,10 +232,15 @@ func (l *live) join() (*listener, []byte) {
 		return nil, nil
 	}
 	if l.reset == nil {
-		whole := l.tables.whole()
-		whole["state"] = l.stateJSON(l.state, l.replica.View())
-		whole["activity"] = orEmpty(l.activity)
-		l.reset = encode(whole)
+		t := &l.tables
+		l.reset = encode(struct {
+			State      state                 `json:"state"`
+			Signals    []*overview.Signal    `json:"signals"`
+			Objectives []*overview.Objective `json:"objectives"`
+			Runs       []*overview.Run       `json:"runs"`
+			Operations []*overview.Operation `json:"operations"`
+			Activity   []*overview.Activity  `json:"activity"`
+		}{l.state, t.signals.list(nil), t.objectives.list(nil), t.runs.list(nil), t.operations.list(nil), orEmpty(l.activity)})
 	}
 	p := &listener{queue: make(chan message, maxQueued), cut: make(chan struct{})}
 	l.listeners[p] = struct{}{}
@@ -208,6 +251,13 @@ func (l *live) leave(p *listener) {
 	l.mu.Lock()
 	delete(l.listeners, p)
 	l.mu.Unlock()
+}
+
+// with calls fn with the rows as pages have them. It must not keep the tables.
+func (l *live) with(fn func(*tables)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fn(&l.tables)
 }
 
 // serve streams to one page until it goes, is cut off or the console ends.

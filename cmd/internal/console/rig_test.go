@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/overview"
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
@@ -404,25 +405,24 @@ func (f *feed) until(what string, ok func(told) bool) told {
 
 // seen is what the stream's messages have in common.
 type seen struct {
-	status
-	State      *status         `json:"state"`
-	Signals    []record        `json:"signals"`
-	Objectives []record        `json:"objectives"`
-	Runs       []record        `json:"runs"`
-	Operations []record        `json:"operations"`
-	Events     []event         `json:"events"`
-	Activity   []event         `json:"activity"`
-	Gone       []goneRow       `json:"gone"`
-	Rest       json.RawMessage `json:"-"`
+	State      *state                `json:"state"`
+	Signals    []*overview.Signal    `json:"signals"`
+	Objectives []*overview.Objective `json:"objectives"`
+	Runs       []*overview.Run       `json:"runs"`
+	Operations []*overview.Operation `json:"operations"`
+	Events     []*overview.Activity  `json:"events"`
+	Activity   []*overview.Activity  `json:"activity"`
+	Gone       []overview.Gone       `json:"gone"`
 }
 
 func (e told) decode(t testing.TB) (s seen) {
 	t.Helper()
-	require.NoError(t, json.Unmarshal(e.data, &s), string(e.data))
+	into := any(&s)
 	if e.name == "state" {
-		own := s.status
-		s.State = &own
+		s.State = &state{}
+		into = s.State
 	}
+	require.NoError(t, json.Unmarshal(e.data, into), string(e.data))
 	return s
 }
 

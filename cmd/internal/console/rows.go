@@ -1,131 +1,103 @@
 package console
 
 import (
-	"bytes"
-	"encoding/json"
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
-	"coordinator/client"
+	"coordinator/cmd/internal/overview"
 	"coordinator/frames"
+	"coordinator/handshake"
 )
 
-// The tables of the page, in the order in which they are told.
-var tableNames = [...]string{"signals", "objectives", "runs", "operations"}
-
-// A table is the rows of one kind as JSON, by id, and their order.
-type table struct {
-	order []string
-	rows  map[string]json.RawMessage
+// A table is the rows of one kind by id. The rows never change.
+type table[T any] struct {
+	rows map[string]*T
+	head func(*T) *overview.Row
 }
 
-func (t *table) add(id string, row any) {
-	t.order = append(t.order, id)
-	t.rows[id] = encode(row)
+func newTable[T any](head func(*T) *overview.Row) table[T] {
+	return table[T]{map[string]*T{}, head}
 }
 
-// all is the rows in order.
-func (t *table) all() []json.RawMessage {
-	out := make([]json.RawMessage, 0, len(t.order))
-	for _, id := range t.order {
-		out = append(out, t.rows[id])
+// put takes rows that are new or have changed.
+func (t table[T]) put(rows []*T) {
+	for _, r := range rows {
+		t.rows[t.head(r).ID] = r
 	}
+}
+
+// list is the rows that ok is true of, nil: all of them, in order.
+func (t table[T]) list(ok func(*T) bool) []*T {
+	out := []*T{}
+	for _, r := range t.rows {
+		if ok == nil || ok(r) {
+			out = append(out, r)
+		}
+	}
+	slices.SortFunc(out, func(a, b *T) int { return cmp.Compare(t.head(a).Sort, t.head(b).Sort) })
 	return out
 }
 
-// tables are what a page shows. They do not change once they are told.
-type tables [len(tableNames)]table
+// tables are the rows of a page.
+type tables struct {
+	signals    table[overview.Signal]
+	objectives table[overview.Objective]
+	runs       table[overview.Run]
+	operations table[overview.Operation]
+}
 
-func newTables() (t tables) {
-	for i := range t {
-		t[i].rows = map[string]json.RawMessage{}
+func newTables() tables {
+	return tables{
+		newTable(func(r *overview.Signal) *overview.Row { return &r.Row }),
+		newTable(func(r *overview.Objective) *overview.Row { return &r.Row }),
+		newTable(func(r *overview.Run) *overview.Row { return &r.Row }),
+		newTable(func(r *overview.Operation) *overview.Row { return &r.Row }),
 	}
-	return t
 }
 
-// whole is every table by its name.
-func (t *tables) whole() map[string]any {
-	out := map[string]any{}
-	for i, name := range tableNames {
-		out[name] = t[i].all()
-	}
-	return out
-}
-
-// A goneRow names a row that is no longer in its table.
-type goneRow struct {
-	Table string `json:"table"`
-	ID    string `json:"id"`
-}
-
-// diff is what makes these tables the later ones: by the name of each table the rows that are
-// new or other, and under "gone" those that are no more. Nothing is an empty map.
-func (t *tables) diff(now tables) map[string]any {
-	out := map[string]any{}
-	var gone []goneRow
-	for i, name := range tableNames {
-		var rows []json.RawMessage
-		for _, id := range now[i].order {
-			if row := now[i].rows[id]; !bytes.Equal(row, t[i].rows[id]) {
-				rows = append(rows, row)
-			}
-		}
-		if rows != nil {
-			out[name] = rows
-		}
-		for _, id := range t[i].order {
-			if _, still := now[i].rows[id]; !still {
-				gone = append(gone, goneRow{name, id})
-			}
+// apply takes what has changed.
+func (t *tables) apply(d *overview.Delta) {
+	t.signals.put(d.Signals)
+	t.objectives.put(d.Objectives)
+	t.runs.put(d.Runs)
+	t.operations.put(d.Operations)
+	for _, g := range d.Gone {
+		switch g.Table {
+		case overview.SignalsTable:
+			delete(t.signals.rows, g.ID)
+		case overview.ObjectivesTable:
+			delete(t.objectives.rows, g.ID)
+		case overview.RunsTable:
+			delete(t.runs.rows, g.ID)
+		case overview.OperationsTable:
+			delete(t.operations.rows, g.ID)
 		}
 	}
-	if gone != nil {
-		out["gone"] = gone
-	}
-	return out
 }
 
-// A record is a row that tells what every record has.
-type record struct {
-	ID       string `json:"id"`
-	Revision string `json:"revision"`
-	State    string `json:"state"`
-	Text     string `json:"text"`
+// decimal is a number as JSON has it here.
+func decimal[N ~uint16 | ~uint32 | ~uint64](n N) string { return strconv.FormatUint(uint64(n), 10) }
+
+// stamp is a wire time as JSON has it here; nothing for none.
+func stamp(unix uint64) *overview.Time {
+	const last = 253402300799 // the end of year 9999, beyond which the format has no room
+	if unix == 0 {
+		return nil
+	}
+	return &overview.Time{Time: time.Unix(int64(min(unix, last)), 0)}
 }
 
-// tablesOf makes the rows of a view; nil has none.
-func tablesOf(v *client.View) tables {
-	t := newTables()
-	if v == nil {
-		return t
-	}
-	for i, kind := range []frames.ObjectKind{frames.KindSignal, frames.KindObjective, frames.KindRun, frames.KindOperation} {
-		for r := range v.Kind(kind) {
-			row := record{ID: r.ID().String(), Revision: decimal(r.Revision())}
-			row.State, row.Text = words(r)
-			t[i].add(row.ID, row)
-		}
-	}
-	return t
-}
+// keyID names a key.
+func keyID(k handshake.Signer) string { return handshake.KeyIDOf(k.Public()).String() }
 
-// words are the state of a record and what a row says of it.
-func words(r *client.Record) (state, text string) {
-	m, err := r.Decode()
-	if err != nil {
-		return "", "a record of another schema"
+// scopeNames spells a scope as the registry does.
+func scopeNames(s frames.Scope) []string {
+	text := handshake.EndpointScopes().Format(uint64(s))
+	if text == "" {
+		return []string{}
 	}
-	switch p := m.(type) {
-	case *frames.Objective:
-		var d struct {
-			Title string `json:"title"`
-		}
-		json.Unmarshal(p.Document, &d) //nolint:errcheck // a document need not have a title
-		return p.State.String(), d.Title
-	case *frames.Run:
-		return p.State.String(), "attempt " + decimal(p.Attempt)
-	case *frames.Signal:
-		return p.State.String(), p.Message
-	case *frames.Operation:
-		return p.Result.State.String(), p.Result.Message
-	}
-	return "", ""
+	return strings.Split(text, ",")
 }

@@ -45,6 +45,8 @@ type Options struct {
 	Key handshake.Signer
 	// State is the memory of the authority. Nil opens the one beside the context file.
 	State *client.State
+	// Metrics is the address of the coordinator's metrics listener, as [CheckMetrics] takes it.
+	Metrics string
 	// Version is shown on the page.
 	Version string
 	// Backoff paces the attempts to reach the coordinator.
@@ -98,6 +100,8 @@ type Server struct {
 	replica *client.Replica
 	live    *live
 	actor   *actor
+	stories *stories
+	metrics *metrics
 	http    *http.Server
 	ending  context.Context // of Run: what outlives a request ends with it
 	conns   sync.WaitGroup
@@ -130,7 +134,7 @@ func New(l net.Listener, o Options) (s *Server, err error) {
 			return nil, err
 		}
 	}
-	s = &Server{opts: o, l: l}
+	s = &Server{opts: o, l: l, stories: newStories(), metrics: newMetrics(o.Metrics, o.Clock)}
 	var token string
 	if s.guard, token, err = newGuard(o.Rand); err != nil {
 		return nil, err
@@ -146,7 +150,7 @@ func New(l net.Listener, o Options) (s *Server, err error) {
 	if s.replica, err = client.OpenReplica(o.Context, client.ReplicaOptions{Options: s.options("console"), Backoff: o.Backoff}); err != nil {
 		return nil, err
 	}
-	s.live = newLive(s.replica, o.Clock)
+	s.live = newLive(s.replica, o.Clock, o.Context)
 	session := s.options("console")
 	session.Offered |= frames.CapWithoutOperations
 	commands, err := client.OpenSession(o.Context, client.SessionOptions{Options: session, Backoff: o.Backoff})
