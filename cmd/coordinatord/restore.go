@@ -104,7 +104,10 @@ func (r *restorer) restore(from, dir string) (*restoreReport, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	m, err := backup.Check(from, r.told.of("checking the backup"))
+	if from, err = filepath.EvalSymlinks(from); err != nil { // one backup, whatever a link says meanwhile
+		return nil, err
+	}
+	m, err := backup.Check(r.ctx, from, r.told.of("checking the backup"))
 	r.told.end()
 	if err != nil {
 		return nil, err

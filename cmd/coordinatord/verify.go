@@ -110,7 +110,7 @@ func verifyBackup(ctx context.Context, dir string, out io.Writer, told *meter) (
 	if err != nil {
 		return nil, err
 	}
-	m, err := backup.Check(dir, told.of("reading"))
+	m, err := backup.Check(ctx, dir, told.of("reading"))
 	told.end()
 	if err != nil {
 		return nil, err

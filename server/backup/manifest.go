@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -249,8 +250,13 @@ func open(path string) (*os.File, error) {
 }
 
 // Check reads the whole backup in dir: every file that the manifest lists must be there with
-// its size and digest, and no other. Told is called with the bytes read so far.
-func Check(dir string, told func(done, of int64)) (*Manifest, error) {
+// its size and digest, and no other. Dir may be a symbolic link to a backup. Told is called
+// with the bytes read so far. The end of ctx ends it, with its cause.
+func Check(ctx context.Context, dir string, told func(done, of int64)) (*Manifest, error) {
+	dir, err := filepath.EvalSymlinks(dir) // what lies in it is walked, which follows no link
+	if err != nil {
+		return nil, err
+	}
 	m, err := ReadManifest(dir)
 	if err != nil {
 		return nil, err
@@ -260,7 +266,7 @@ func Check(dir string, told func(done, of int64)) (*Manifest, error) {
 	}
 	p := &progress{of: m.Bytes(), told: told}
 	for _, f := range m.Files {
-		if err := f.copyFrom(dir, io.Discard, p); err != nil {
+		if err := f.copyFrom(dir, &until{ctx, io.Discard}, p); err != nil {
 			return nil, err
 		}
 	}
@@ -312,6 +318,20 @@ func (f *File) copyFrom(dir string, w io.Writer, p *progress) error {
 		return &DamageError{path, "does not have its digest"}
 	}
 	return nil
+}
+
+// An until passes on what is written to it, until ctx ends.
+type until struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+// Write is that of an io.Writer.
+func (u *until) Write(b []byte) (int, error) {
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.w.Write(b)
 }
 
 // A progress counts the bytes written to it.

@@ -180,7 +180,7 @@ func (r *Restored) bring(ctx context.Context, file File, p *progress) error {
 	if err != nil {
 		return err
 	}
-	err = file.copyFrom(r.backup, &flusher{ctx: ctx, f: f}, p)
+	err = file.copyFrom(r.backup, &until{ctx, &flusher{f: f}}, p)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -190,18 +190,14 @@ func (r *Restored) bring(ctx context.Context, file File, p *progress) error {
 	return durable.SyncDir(filepath.Dir(r.path(name)))
 }
 
-// A flusher writes to a file and flushes now and then, until ctx ends.
+// A flusher writes to a file and flushes now and then.
 type flusher struct {
-	ctx   context.Context
 	f     *os.File
 	dirty int
 }
 
 // Write is that of an io.Writer.
 func (w *flusher) Write(b []byte) (int, error) {
-	if w.ctx.Err() != nil {
-		return 0, context.Cause(w.ctx)
-	}
 	n, err := w.f.Write(b)
 	if w.dirty += n; err == nil && w.dirty >= syncEvery {
 		w.dirty = 0
