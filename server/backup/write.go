@@ -65,8 +65,8 @@ type Target struct {
 }
 
 // NewTarget begins a backup at path, of the state directory in source. Nothing may be at
-// path, and it may not lie in source. What an interrupted backup left under the name that path has until it is whole
-// is replaced; said is told so.
+// path, and it may not lie in source. What an interrupted backup left under the name that
+// path has until it is whole is replaced; said is told so.
 func NewTarget(path, source string, said func(string)) (*Target, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -134,6 +134,10 @@ func (t *Target) claim(said func(string)) error {
 	if !left {
 		return nil
 	}
+	if err := durable.CheckPrivateDir(t.tmp); err != nil { // somebody else may have made it, to have what is put there
+		t.dir.Close()
+		return &TargetError{Path: t.path, Problem: "cannot be begun", Err: err}
+	}
 	if err := clearKnown(t.tmp, append(slices.Clone(configFiles), store.StateFile, ManifestFile)); err != nil {
 		t.dir.Close()
 		return err
@@ -170,7 +174,7 @@ func clearKnown(dir string, names []string) error {
 		switch {
 		case d.IsDir() && name == store.LogDir:
 			return nil
-		case d.Type().IsRegular() && (slices.Contains(names, name) || segmentFile.MatchString(name) || strings.HasSuffix(name, ".tmp")):
+		case d.Type().IsRegular() && (slices.Contains(names, name) || segmentFile.MatchString(name) || name == ManifestFile+".tmp"):
 			files = append(files, path)
 			return nil
 		}
