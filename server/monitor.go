@@ -141,9 +141,13 @@ func (w *watched) feel(ctx context.Context, c clock.Clock) error {
 			last = at
 			w.fan.Store(int64(c.Now().Boot))
 		}
-		if w.s.writer.Ping(ctx) == nil {
+		// Not for longer: a writer that stands must not make the fan-out look as if it did, and
+		// one that has begun to wait for a renewal is excused when it is asked anew.
+		asked, done := within(ctx, c, pulseEvery)
+		if w.s.writer.Ping(asked) == nil {
 			w.writer.Store(int64(c.Now().Boot))
 		}
+		done()
 		select {
 		case <-ctx.Done():
 			return nil

@@ -138,6 +138,32 @@ func TestHealthTellsAWriterThatStands(t *testing.T) {
 	}, awaiting, time.Millisecond)
 }
 
+// TestHealthNamesOnlyWhatStands: what waits behind a writer that stands is not called ill, and
+// neither is a writer that was asked just before it had to wait for a renewal.
+func TestHealthNamesOnlyWhatStands(t *testing.T) {
+	w := newWatchedRig(t)
+	w.start()
+	w.hold()
+	require.Eventually(t, func() bool {
+		w.clock.Advance(100 * time.Millisecond)
+		return w.m.Healthy() != nil
+	}, awaiting, time.Millisecond)
+	w.clock.Advance(stuckAfter)
+	require.Eventually(t, func() bool {
+		err := w.m.Healthy()
+		return err != nil && strings.HasPrefix(err.Error(), "the commit writer") && !strings.Contains(err.Error(), "fan-out")
+	}, awaiting, time.Millisecond, "the pulse waits for the writer: %v", w.m.Healthy())
+
+	w.away.Store(true)
+	w.clock.StepWall(time.Hour)
+	w.release()
+	w.becomes(w.m.Ready, authority.ErrDiverged.Error())
+	for range 12 {
+		w.clock.Advance(time.Second)
+	}
+	w.becomes(w.m.Healthy, "")
+}
+
 // TestHealthTellsAFanOutThatStands watches a manager that nobody runs: what is published stays
 // uncounted for the subscription that waits for it.
 func TestHealthTellsAFanOutThatStands(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 	"coordinator/internal/sock"
 	"coordinator/server/authority"
@@ -307,13 +308,13 @@ func (s *Server) end(o Options, cause error, keeper *authority.Keeper, keeping, 
 		cause = err
 	}
 	if cause == nil {
-		flushCtx, cancel := within(o, flushTime)
+		flushCtx, cancel := within(context.Background(), o.Clock, flushTime)
 		s.flush(flushCtx)
 		cancel()
 	}
 	keeping.stop() //nolint:errcheck // the fence keeps its final error
 	// The fence closes for every connection, which ends each within lingerTime.
-	drainCtx, cancel := within(o, drainTime)
+	drainCtx, cancel := within(context.Background(), o.Clock, drainTime)
 	drained := s.fence.Stop(drainCtx)
 	cancel()
 	s.running.Wait()
@@ -327,7 +328,7 @@ func (s *Server) end(o Options, cause error, keeper *authority.Keeper, keeping, 
 	case errors.Is(cause, store.ErrOutcomeUnknown):
 		o.Logger.Warn("lease not given back", "err", "the outcome of the last commit is unknown")
 	default:
-		relCtx, cancel := within(o, relinquishTime)
+		relCtx, cancel := within(context.Background(), o.Clock, relinquishTime)
 		defer cancel()
 		if err := keeper.Relinquish(relCtx); err != nil {
 			o.Logger.Warn("lease not given back; a successor waits for its end", "err", err)
@@ -337,9 +338,9 @@ func (s *Server) end(o Options, cause error, keeper *authority.Keeper, keeping, 
 }
 
 // within is context.WithTimeout on the injected clock.
-func within(o Options, d time.Duration) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	timer := o.Clock.NewTimer(d)
+func within(parent context.Context, c clock.Clock, d time.Duration) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	timer := c.NewTimer(d)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
