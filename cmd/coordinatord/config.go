@@ -17,6 +17,7 @@ import (
 	"coordinator/handshake"
 	"coordinator/internal/durable"
 	"coordinator/internal/quicnet"
+	"coordinator/server/backup"
 	"coordinator/server/quota"
 )
 
@@ -124,6 +125,9 @@ func loadConfig(dir string) (*config, error) {
 	}
 	file := filepath.Join(dir, configFile)
 	data, err := durable.ReadPrivate(file, maxConfigBytes)
+	if errors.Is(err, fs.ErrNotExist) && backup.Interrupted(dir) {
+		return nil, unfinishedRestore(file)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &configError{File: file, Problem: "is missing; make a coordinator with `coordinatord init`, or bring the file back from a backup"}
 	}
@@ -131,6 +135,11 @@ func loadConfig(dir string) (*config, error) {
 		return nil, err
 	}
 	return parseConfig(dir, file, data)
+}
+
+// unfinishedRestore refuses a directory that an interrupted restore left.
+func unfinishedRestore(file string) error {
+	return &configError{File: file, Problem: "is missing: a restore into this directory was interrupted; run `coordinatord restore` once more, or remove the directory"}
 }
 
 func parseConfig(dir, file string, data []byte) (*config, error) {

@@ -20,6 +20,7 @@ import (
 	"coordinator/internal/failpoint"
 	"coordinator/internal/shell"
 	"coordinator/server/authority"
+	"coordinator/server/backup"
 	"coordinator/server/store"
 	"coordinator/server/work"
 )
@@ -101,6 +102,9 @@ func initialise(dir string, f *initFlags) (*initReport, error) {
 		return nil, &configError{File: file, Problem: "exists: this directory is a coordinator's already; start it with `coordinatord serve`"}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
+	}
+	if backup.Interrupted(dir) { // the keys there are the backup's
+		return nil, unfinishedRestore(file)
 	}
 	key, err := keyFile(cfg.path(authorityKey))
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"coordinator/client"
 	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
+	"coordinator/handshake"
 	"coordinator/server/backup"
 )
 
@@ -192,6 +193,7 @@ func TestRestoreMakesItsOwnDirectory(t *testing.T) {
 		{"the old coordinator", r.dir, "is not empty", daemon.ExitFailure},
 		{"open to others", open, "0755", daemon.ExitFailure},
 		{"a file", file, "is not a directory", daemon.ExitFailure},
+		{"deep in the backup", filepath.Join(whole, "no", "such", "n"), "lies in the backup itself", daemon.ExitFailure},
 		{"in the backup", filepath.Join(whole, "n"), "lies in the backup itself", daemon.ExitFailure},
 	} {
 		before := r.files()
@@ -210,6 +212,12 @@ func TestRestoreMakesItsOwnDirectory(t *testing.T) {
 		q := launch(t, nil, coordinatord, "serve", "--state", into)
 		require.Equal(t, daemon.ExitConfig, q.ends(), point)
 		require.Contains(t, q.output(), "coordinator.toml", point)
+		require.Contains(t, q.output(), "a restore into this directory was interrupted", point)
+		// Nor does init make another coordinator out of the keys that are there.
+		code, _, errs := run(t, coordinatord, "init", "--state", into, "--witness-socket", filepath.Join(r.root, "w", "witness.sock"),
+			"--witness-authority", handshake.FormatFingerprint(r.ctx.Authority), "--witness-id", r.ctx.WitnessID.String())
+		require.Equal(t, daemon.ExitConfig, code, point)
+		require.Contains(t, errs, "a restore into this directory was interrupted; run `coordinatord restore` once more", point)
 	}
 	mine := filepath.Join(into, "mine")
 	require.NoError(t, os.WriteFile(mine, []byte("x"), 0o600))

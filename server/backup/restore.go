@@ -48,10 +48,8 @@ func NewRestored(dir, backup string, m *Manifest, said func(string)) (*Restored,
 	}
 	_, err = os.Lstat(dir)
 	r := &Restored{dir: dir, backup: backup, m: m, made: errors.Is(err, fs.ErrNotExist)}
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(dir)); err == nil {
-		if inside, err := within(parent, backup); err == nil && inside {
-			return nil, &TargetError{Path: dir, Problem: "lies in the backup itself"}
-		}
+	if inside, err := within(existing(filepath.Dir(dir)), backup); err == nil && inside {
+		return nil, &TargetError{Path: dir, Problem: "lies in the backup itself"}
 	}
 	if !r.made {
 		if err := fresh(dir); err != nil {
@@ -71,6 +69,24 @@ func NewRestored(dir, backup string, m *Manifest, said func(string)) (*Restored,
 		return nil, errors.Join(err, r.lock.Release())
 	}
 	return r, nil
+}
+
+// existing is what path, or the nearest directory above it that there is, is called without
+// symbolic links.
+func existing(path string) string {
+	for {
+		if real, err := filepath.EvalSymlinks(path); err == nil || path == filepath.Dir(path) {
+			return real
+		}
+		path = filepath.Dir(path)
+	}
+}
+
+// Interrupted reports whether a restore into dir has begun and not come to its end. What is
+// in dir then is nobody's to use.
+func Interrupted(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, ConfigFile+restoringSuffix))
+	return err == nil
 }
 
 // restoredNames are the files that an unfinished restore can have left.
@@ -98,8 +114,8 @@ func fresh(dir string) error {
 
 // clear empties the directory of an interrupted restore.
 func (r *Restored) clear(said func(string)) error {
-	if _, err := os.Lstat(r.path(ConfigFile + restoringSuffix)); err != nil {
-		return nil //nolint:nilerr // there was none
+	if !Interrupted(r.dir) {
+		return nil
 	}
 	// The mark goes last.
 	names := slices.DeleteFunc(restoredNames(), func(n string) bool { return n == ConfigFile+restoringSuffix || n == lockFile })
