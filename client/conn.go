@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -110,10 +111,13 @@ type Conn struct {
 
 	slots chan struct{} // one element per request that may still be sent
 	wlock chan struct{} // holds one element while somebody writes
-	wbuf  []byte        // owned by whoever holds wlock
-	wnow  *direct       // owned by whoever holds wlock; nil where there is no socket
-	rests chan []byte   // write to finishWrites, and wlock with it
-	pongs chan uint64   // readLoop to answerPings
+	wbuf  []byte        // owned by whoever holds wlock: frames that wait to be written
+	added int           // owned by whoever holds wlock: how many those are
+	// flushed counts how often they were written. Owned by whoever holds wlock.
+	flushed uint64
+	wnow    *direct     // owned by whoever holds wlock; nil where there is no socket
+	rests   chan []byte // write to finishWrites, and wlock with it
+	pongs   chan uint64 // readLoop to answerPings
 
 	// Owned by readLoop.
 	reading *Subscription // that of the last event
@@ -305,54 +309,105 @@ func (c *Conn) expire() {
 	}
 }
 
+// gatherBytes is how much of what waits to be written more is added to.
+const gatherBytes = 64 << 10
+
 // write sends one frame. started reports whether any of its bytes may have left. A write
 // that fails ends the connection; one that is given up after its first byte is finished by
 // [Conn.finishWrites], because the stream must not be cut inside a frame.
+//
+// While other requests are outstanding a frame waits for those that are ready to be sent as
+// well: replies come in batches, and so do the requests that follow them. One system call,
+// and one waking of the server, then carry them all. Whoever added a frame sees to it that
+// what waits is written.
 func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err error) {
+	if err := c.lock(ctx); err != nil {
+		return false, err
+	}
+	if err := c.add(ctx, f); err != nil {
+		<-c.wlock
+		return false, err
+	}
+	if mine := c.flushed; len(c.slots) > 1 && len(c.wbuf) < gatherBytes {
+		<-c.wlock
+		runtime.Gosched()
+		select {
+		case c.wlock <- struct{}{}: // its frame is in, so ctx does not matter
+		case <-c.done:
+			return true, c.Err()
+		}
+		if c.flushed != mine { // somebody else has written it, and those that wait now are not ours
+			<-c.wlock
+			return true, nil
+		}
+	}
+	started, handed, err := c.flush(ctx)
+	if !handed {
+		<-c.wlock
+	}
+	return started, err
+}
+
+// lock takes wlock.
+func (c *Conn) lock(ctx context.Context) error {
 	select {
 	case c.wlock <- struct{}{}: // mostly; to wait for three things costs more than the write
+		return nil
 	default:
-		select {
-		case c.wlock <- struct{}{}:
-		case <-ctx.Done():
-			return false, context.Cause(ctx)
-		case <-c.done:
-			return false, c.Err()
-		}
 	}
-	handed := false
-	defer func() {
-		if !handed {
-			<-c.wlock
-		}
-	}()
-	if err := ctx.Err(); err != nil {
-		return false, context.Cause(ctx)
+	select {
+	case c.wlock <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.done:
+		return c.Err()
+	}
+}
+
+// add encodes a frame behind those that wait. The caller holds wlock.
+func (c *Conn) add(ctx context.Context, f frames.Frame) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
 	if err := c.live(); err != nil {
-		return false, err
+		return err
 	}
-	buf, err := frames.Append(c.wbuf[:0], f)
+	before := len(c.wbuf)
+	buf, err := frames.Append(c.wbuf, f)
 	if err != nil {
-		return false, err
+		return err
 	}
-	c.wbuf = buf[:0]
-	if limit := frames.FrameCap(f.Type(), &c.hello.Limits); uint64(len(buf)-4) > uint64(limit) {
-		return false, frames.Refuse(frames.CodeFrameTooLarge, "the request is %d bytes, this connection carries %d", len(buf)-4, limit)
+	c.wbuf = buf
+	if n, limit := len(buf)-before-4, frames.FrameCap(f.Type(), &c.hello.Limits); uint64(n) > uint64(limit) {
+		c.wbuf = buf[:before]
+		return frames.Refuse(frames.CodeFrameTooLarge, "the request is %d bytes, this connection carries %d", n, limit)
 	}
+	c.added++
+	return nil
+}
+
+// flush writes the frames that wait, the caller's among them. handed says that wlock has gone
+// to [Conn.finishWrites]. The caller holds wlock.
+func (c *Conn) flush(ctx context.Context) (started, handed bool, err error) {
+	buf, alone := c.wbuf, c.added == 1
+	c.wbuf, c.added = buf[:0], 0
+	c.flushed++
 	n, gaveUp, err := c.writeBytes(ctx, buf)
+	started = n > 0
 	switch {
 	case err == nil:
 	case !gaveUp:
 		c.fail(fmt.Errorf("write: %w", err))
-	case n > 0 && n < len(buf):
+	case n < len(buf) && (started || !alone): // the others' frames are to go out in any case
+		started = true
 		select {
 		case c.rests <- buf[n:]:
 			handed = true
 		case <-c.done:
 		}
 	}
-	return n > 0, err
+	return started, handed, err
 }
 
 // writeBytes writes buf and gives up when ctx ends. gaveUp says that this and nothing else
