@@ -70,7 +70,7 @@ func (c *checkpoint) step() (done bool, err error) {
 func (c *checkpoint) next() (batch []*change, last bool) {
 	last = true
 	var bytes uint64
-	c.frozen.tree.Ascend(&change{key: c.pivot}, func(ch *change) bool {
+	c.frozen.tree.Ascend(&c.pivot, func(ch *change) bool {
 		if ch.key == c.pivot {
 			return true
 		}

@@ -209,16 +209,16 @@ func (p *page) merge(old []*row, through Key, end bool) bool {
 // A memoryWalk goes through the keys that a cut has in memory, in order. The live tree
 // wins over the active overlay, and that over the frozen one.
 type memoryWalk struct {
-	live    walk[*row]
-	overlay [2]walk[*change]
+	live    walk[row, *row]
+	overlay [2]walk[change, *change]
 }
 
 func newMemoryWalk(c *Cut, after Key) *memoryWalk {
 	m := &memoryWalk{}
-	m.live.start(c.live, &row{key: after}, after)
-	m.overlay[0].start(c.active, &change{key: after}, after)
+	m.live.start(c.live, after)
+	m.overlay[0].start(c.active, after)
 	if c.frozen != nil {
-		m.overlay[1].start(c.frozen, &change{key: after}, after)
+		m.overlay[1].start(c.frozen, after)
 	}
 	return m
 }

@@ -23,7 +23,7 @@ type Internal struct {
 func (s *Store) LiveRows(kind frames.ObjectKind, visit func(Row) bool) {
 	s.onGround("a look at live rows")
 	first := KeyOf(frames.ObjectRef{Kind: kind})
-	s.mem.live.Ascend(&row{key: first}, func(r *row) bool {
+	s.mem.live.Ascend(&first, func(r *row) bool {
 		return r.key.Kind() == kind && visit(r.Row)
 	})
 }

@@ -15,20 +15,20 @@ type overlay struct {
 // overlayKeys is for how many keys an overlay's filter is made: those of a usual checkpoint.
 const overlayKeys = defaultCheckpointOps
 
-func newOverlay() *overlay { return &overlay{tree: newChangeTree(), seen: newFilter(overlayKeys)} }
+func newOverlay() *overlay { return &overlay{tree: newTree[change](), seen: newFilter(overlayKeys)} }
 
-// find gives the change of the key of pivot.
-func (o *overlay) find(pivot *change) (*change, bool) {
-	if !o.seen.may(&pivot.key) {
+// find gives the change of a key.
+func (o *overlay) find(k *Key) (*change, bool) {
+	if !o.seen.may(k) {
 		return nil, false
 	}
-	return o.tree.Get(pivot)
+	return o.tree.Get(k)
 }
 
 // put takes the newest change of a key.
 func (o *overlay) put(c *change) {
 	o.seen.add(&c.key)
-	old, replaced := o.tree.Set(c)
+	old, replaced := o.tree.Set(&c.key, c)
 	if replaced {
 		c.fresh = old.fresh && c.row != nil // a removal is looked up: it costs little and is rare
 	}
@@ -41,7 +41,7 @@ func (o *overlay) put(c *change) {
 
 // adopt takes a change of an older generation unless the key has changed since.
 func (o *overlay) adopt(c *change) {
-	if _, newer := o.find(c); !newer {
+	if _, newer := o.find(&c.key); !newer {
 		o.put(c)
 	}
 }
@@ -54,31 +54,25 @@ type memory struct {
 	counts tallies
 
 	kinds map[frames.ObjectKind]int // rows of each kind in live; most kinds never have any
-
-	// What the trees are asked with. Nobody but the writer asks these, and none keeps it.
-	rowPivot    row
-	changePivot change
 }
 
 func newMemory() memory {
-	return memory{live: newRowTree(), active: newOverlay(), counts: newTallies(), kinds: make(map[frames.ObjectKind]int)}
+	return memory{live: newTree[row](), active: newOverlay(), counts: newTallies(), kinds: make(map[frames.ObjectKind]int)}
 }
 
 // find looks a key up. Known is false when only state.db can tell; a known nil row does
 // not exist.
 func (m *memory) find(k Key) (r *row, known bool) {
 	if m.kinds[k.Kind()] > 0 {
-		m.rowPivot.key = k
-		if r, ok := m.live.Get(&m.rowPivot); ok {
+		if r, ok := m.live.Get(&k); ok {
 			return r, true
 		}
 	}
-	m.changePivot.key = k
-	if c, ok := m.active.find(&m.changePivot); ok {
+	if c, ok := m.active.find(&k); ok {
 		return c.row, true
 	}
 	if m.frozen != nil {
-		if c, ok := m.frozen.find(&m.changePivot); ok {
+		if c, ok := m.frozen.find(&k); ok {
 			return c.row, true
 		}
 	}
@@ -97,7 +91,7 @@ func (m *memory) set(c *change) {
 
 // setLive puts a row into the live tree.
 func (m *memory) setLive(r *row) {
-	if _, replaced := m.live.Set(r); !replaced {
+	if _, replaced := m.live.Set(&r.key, r); !replaced {
 		m.kinds[r.key.Kind()]++
 	}
 }
@@ -108,8 +102,7 @@ func (m *memory) dropLive(k *Key) {
 	if m.kinds[kind] == 0 {
 		return
 	}
-	m.rowPivot.key = *k
-	if _, found := m.live.Delete(&m.rowPivot); found {
+	if m.live.Delete(k) {
 		m.kinds[kind]--
 	}
 }

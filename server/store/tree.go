@@ -29,17 +29,26 @@ func (k Key) Ref() frames.ObjectRef {
 	return frames.ObjectRef{Kind: k.Kind(), ID: frames.ObjectID(k[2:])}
 }
 
-func (k Key) less(o Key) bool { return k.before(&o) }
+func (k Key) less(o Key) bool { return placeOf(&k).before(placeOf(&o)) }
 
-// before compares as bytes do, a machine word at a time: the trees do little else.
-func (k *Key) before(o *Key) bool {
-	if a, b := binary.BigEndian.Uint64(k[:8]), binary.BigEndian.Uint64(o[:8]); a != b {
-		return a < b
+// A place is a key as integers, which compare as its bytes do.
+type place struct {
+	hi, lo uint64
+	tail   uint16
+}
+
+func placeOf(k *Key) place {
+	return place{binary.BigEndian.Uint64(k[:8]), binary.BigEndian.Uint64(k[8:16]), binary.BigEndian.Uint16(k[16:])}
+}
+
+func (p place) before(o place) bool {
+	if p.hi != o.hi {
+		return p.hi < o.hi
 	}
-	if a, b := binary.BigEndian.Uint64(k[8:16]), binary.BigEndian.Uint64(o[8:16]); a != b {
-		return a < b
+	if p.lo != o.lo {
+		return p.lo < o.lo
 	}
-	return binary.BigEndian.Uint16(k[16:]) < binary.BigEndian.Uint16(o[16:])
+	return p.tail < o.tail
 }
 
 // A Row is one record and what the store keeps with it. Slices of a row that the store
@@ -96,11 +105,64 @@ func (c *change) weight() uint64 {
 	return c.row.weight()
 }
 
+// A tree has items by their keys, and is copied by its root.
+type tree[T any] struct{ t *btree.BTreeG[leaf[T]] }
+
+// A leaf has the key beside the item: whoever looks for one then reads the nodes of the tree,
+// and not items that lie all over memory.
+type leaf[T any] struct {
+	at   place
+	item *T
+}
+
 type (
-	rowTree    = btree.BTreeG[*row]
-	changeTree = btree.BTreeG[*change]
+	rowTree    = tree[row]
+	changeTree = tree[change]
 	opTree     = btree.BTreeG[opCount]
 )
+
+func newTree[T any]() *tree[T] {
+	return &tree[T]{btree.NewBTreeGOptions(func(a, b leaf[T]) bool { return a.at.before(b.at) }, treeOptions)}
+}
+
+// Get gives the item of a key.
+func (t *tree[T]) Get(k *Key) (*T, bool) {
+	l, ok := t.t.Get(leaf[T]{at: placeOf(k)})
+	return l.item, ok
+}
+
+// Set puts an item under its key, and gives the one that was there.
+func (t *tree[T]) Set(k *Key, item *T) (old *T, replaced bool) {
+	l, replaced := t.t.Set(leaf[T]{placeOf(k), item})
+	return l.item, replaced
+}
+
+// Delete takes an item away and reports whether it was there.
+func (t *tree[T]) Delete(k *Key) bool {
+	_, found := t.t.Delete(leaf[T]{at: placeOf(k)})
+	return found
+}
+
+// Copy is the tree as it is now, for good.
+func (t *tree[T]) Copy() *tree[T] { return &tree[T]{t.t.Copy()} }
+
+// Len is how many items there are.
+func (t *tree[T]) Len() int { return t.t.Len() }
+
+// Ascend visits the items from a key on, in order, until visit returns false.
+func (t *tree[T]) Ascend(from *Key, visit func(*T) bool) {
+	t.t.Ascend(leaf[T]{at: placeOf(from)}, func(l leaf[T]) bool { return visit(l.item) })
+}
+
+// Items lists everything in order.
+func (t *tree[T]) Items() []*T {
+	items := make([]*T, 0, t.Len())
+	t.Ascend(new(Key), func(item *T) bool {
+		items = append(items, item)
+		return true
+	})
+	return items
+}
 
 // An opCount is how many OPERATION rows a principal has.
 type opCount struct {
@@ -109,14 +171,6 @@ type opCount struct {
 }
 
 var treeOptions = btree.Options{NoLocks: true}
-
-func newRowTree() *rowTree {
-	return btree.NewBTreeGOptions(func(a, b *row) bool { return a.key.before(&b.key) }, treeOptions)
-}
-
-func newChangeTree() *changeTree {
-	return btree.NewBTreeGOptions(func(a, b *change) bool { return a.key.before(&b.key) }, treeOptions)
-}
 
 func newOpTree() *opTree {
 	return btree.NewBTreeGOptions(func(a, b opCount) bool {

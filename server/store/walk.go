@@ -8,24 +8,21 @@ const walkAhead = 32
 // A walk is an iterator that remembers where it stands. Rows lie all over memory, so it takes
 // several from the tree at once and looks at each: the processor fetches them side by side
 // then, and not one after another when their turn comes.
-type walk[T keyed] struct {
-	it    btree.IterG[T]
-	ahead [walkAhead]T
+type walk[T any, P touched[T]] struct {
+	it    btree.IterG[leaf[T]]
+	ahead [walkAhead]*T
 	i, n  int // ahead[i:n] comes next
 	warm  byte
-	item  T
+	item  *T
 	ok    bool
 }
 
-type keyed interface {
-	rowKey() Key
+type touched[T any] interface {
+	*T
 	// touch reads a byte of the item, and touchBytes some of what it refers to.
 	touch() byte
 	touchBytes() byte
 }
-
-func (r *row) rowKey() Key    { return r.key }
-func (c *change) rowKey() Key { return c.key }
 
 func (r *row) touch() byte { return r.key[0] + byte(len(r.Record.Payload)) }
 
@@ -54,16 +51,18 @@ func (c *change) touchBytes() byte {
 }
 
 // start stands on the first item behind after.
-func (w *walk[T]) start(t *btree.BTreeG[T], pivot T, after Key) {
-	w.it = t.Iter()
-	if w.ok = w.it.Seek(pivot); w.ok {
-		if w.item = w.it.Item(); w.item.rowKey() == after {
+func (w *walk[T, P]) start(t *tree[T], after Key) {
+	w.it = t.t.Iter()
+	from := placeOf(&after)
+	if w.ok = w.it.Seek(leaf[T]{at: from}); w.ok {
+		first := w.it.Item()
+		if w.item = first.item; first.at == from {
 			w.next()
 		}
 	}
 }
 
-func (w *walk[T]) next() {
+func (w *walk[T, P]) next() {
 	if w.i == w.n {
 		w.take()
 	}
@@ -74,16 +73,16 @@ func (w *walk[T]) next() {
 }
 
 // take fetches the next items.
-func (w *walk[T]) take() {
+func (w *walk[T, P]) take() {
 	w.i, w.n = 0, 0
 	for w.n < walkAhead && w.it.Next() {
-		w.ahead[w.n] = w.it.Item()
+		w.ahead[w.n] = w.it.Item().item
 		w.n++
 	}
 	for _, item := range w.ahead[:w.n] {
-		w.warm += item.touch()
+		w.warm += P(item).touch()
 	}
 	for _, item := range w.ahead[:w.n] {
-		w.warm += item.touchBytes()
+		w.warm += P(item).touchBytes()
 	}
 }
