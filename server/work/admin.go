@@ -58,6 +58,25 @@ func loadRetention(v View) (frames.Retention, Stored, error) {
 	return r, stored, nil
 }
 
+// resultSecs is how long the RETENTION record has results kept.
+func (t *txn) resultSecs() (uint64, error) {
+	stored, found, err := t.view.Record(retentionRef)
+	r := t.room
+	if err != nil || !found || r == nil || len(stored.Record.Payload) == 0 {
+		retention, err := Retention(t.view)
+		return retention.OperationResultSecs, err
+	}
+	p := stored.Record.Payload
+	if len(r.payload) != len(p) || &r.payload[0] != &p[0] {
+		retention, err := Retention(t.view)
+		if err != nil {
+			return 0, err
+		}
+		r.payload, r.resultSecs = p, retention.OperationResultSecs
+	}
+	return r.resultSecs, nil
+}
+
 // RetentionPromise is how long, in seconds from its completion, the result of the operation
 // with meta stays: the longest retention advertised since then [D-42].
 func RetentionPromise(v View, meta OpMeta) (uint64, error) {

@@ -24,6 +24,7 @@ type txn struct {
 	own     map[frames.ObjectRef]*Stored // nil: removed
 	pending []PendingChange
 	ends    []func() error // finish operations, behind every other event [D-35]
+	room    *Room          // or nil
 }
 
 // usualChanges is room for what most commands change.
@@ -43,7 +44,13 @@ func (t *txn) begin(v View, env Env) *txn {
 
 // A Room is memory for one [Apply] after the other: what an [Outcome] lists is good until the
 // next one in the same room. The zero value is ready.
-type Room struct{ t txn }
+type Room struct {
+	t txn
+	// What the RETENTION record said when it was last decoded, and its payload, which does not
+	// change: every command asks for it.
+	payload    []byte
+	resultSecs uint64
+}
 
 // keptChanges is how many changes a room has place for: one large decision must not hold its
 // memory for good.
@@ -53,13 +60,13 @@ const keptChanges = 64
 func (r *Room) empty() *txn {
 	t := &r.t
 	if cap(t.changes) > keptChanges || len(t.own) > keptChanges {
-		*t = txn{}
+		*t = txn{room: r}
 		return t
 	}
 	clear(t.changes[:cap(t.changes)])
 	clear(t.own)
 	clear(t.silent)
-	*t = txn{changes: t.changes[:0], quiet: t.quiet[:0], own: t.own, silent: t.silent}
+	*t = txn{changes: t.changes[:0], quiet: t.quiet[:0], own: t.own, silent: t.silent, room: r}
 	return t
 }
 
@@ -240,11 +247,10 @@ func (t *txn) pend() (Outcome, error) {
 func (t *txn) admit(result frames.OperationResult, meta OpMeta) (Outcome, error) {
 	meta.Digest, meta.Kind, meta.Epoch, meta.Created = t.cmd.Digest, t.cmd.Kind, t.env.Epoch, t.created
 	if result.State.Final() {
-		retention, err := Retention(t.view)
-		if err != nil {
+		var err error
+		if meta.RetentionSecs, err = t.resultSecs(); err != nil {
 			return Outcome{}, err
 		}
-		meta.RetentionSecs = retention.OperationResultSecs
 		if err := t.schedule(t.cmd.ID, meta.CompletedAt, meta.RetentionSecs, meta.FinalSequence); err != nil {
 			return Outcome{}, err
 		}
