@@ -17,13 +17,18 @@ MAINTAINER  ?= Coordinator maintainers <maintainers@coordinator.example>
 NFPM        ?= $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build demo test check lint race failpoint fuzz sim vectors hostile bench bench-quick bench-growth bench-check man completions install deb check-packages clean
+.PHONY: all build console demo test check lint race failpoint fuzz sim vectors hostile bench bench-quick bench-growth bench-check man completions install deb check-packages clean
 
 all: build
 
 build:
 	@mkdir -p bin
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/ownerd ./cmd/coordctl
+
+# The page that coordctl console serves, from its sources; the result is committed. Needs Node.js 20
+# and npm.
+console:
+	cd cmd/internal/console/web && npm ci --ignore-scripts --no-audit --no-fund && npm run check && npm run build
 
 demo: build
 	@CGO_ENABLED=0 $(GO) run ./cmd/internal/demo -bin bin
@@ -39,10 +44,10 @@ lint:
 	$(GO) vet -tags failpoint ./...
 	$(STATICCHECK) ./...
 
-# The race detector needs a C compiler; `make test` does not. What only runs documents and the
-# demo has nothing to be detected in.
+# The race detector needs a C compiler; `make test` does not. What only runs documents, the demo and
+# a browser has nothing to be detected in.
 race:
-	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) -parallel $(PARALLEL) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$')
+	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) -parallel $(PARALLEL) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$' -e '/console/browsertest$$')
 
 # Crash tests at the fail points, which only this tag compiles in.
 failpoint:

@@ -69,7 +69,7 @@ func copySources(to string) error {
 			return err
 		}
 		switch {
-		case rel == ".git" || rel == "bin" || rel == "bench":
+		case rel == ".git" || rel == "bin" || rel == "bench" || d.Name() == "node_modules":
 			return fs.SkipDir
 		case d.IsDir():
 			return os.MkdirAll(filepath.Join(to, rel), 0o700)
