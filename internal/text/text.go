@@ -12,14 +12,19 @@ import (
 // The two joiners stay, which scripts and emoji need.
 func Inert(s string) string {
 	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\u200c' || r == '\u200d':
-			return r
-		case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp), r == utf8.RuneError:
+		if Steers(r) {
 			return utf8.RuneError
 		}
 		return r
 	}, s)
+}
+
+// Steers reports whether [Inert] replaces a character.
+func Steers(r rune) bool {
+	if r == '\u200c' || r == '\u200d' {
+		return false
+	}
+	return r == utf8.RuneError || unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Zl, unicode.Zp)
 }
 
 // Clip makes s valid UTF-8 of at most n bytes, cut between characters.
