@@ -140,7 +140,7 @@ func ReadStatus(ctx context.Context, path string) (*Status, error) {
 	var st Status
 	if err := json.NewDecoder(io.LimitReader(uc, maxStatus)).Decode(&st); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = errors.New("the coordinator is stopping")
+			err = errors.New("the coordinator hung up without a word: it is stopping, or runs as another user")
 		}
 		return nil, err
 	}

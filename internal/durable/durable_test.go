@@ -78,6 +78,25 @@ func TestReadPrivateRefusesUnsafeFiles(t *testing.T) {
 	}
 }
 
+// TestRootIsNotToldToTakeADaemonsFiles: whoever administers a machine runs a command as root
+// first, and does what it says.
+func TestRootIsNotToldToTakeADaemonsFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to give a directory away")
+	}
+	dir := privateDir(t)
+	file := filepath.Join(dir, "key")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for uid, says := range map[int]string{1: "run this as that user: runuser -u daemon -- …", 12345: "run this as that user, or "} {
+		require.NoError(t, os.Chown(file, uid, -1))
+		_, err := ReadPrivate(file, 16)
+		require.ErrorContains(t, err, says)
+		require.NoError(t, os.Chown(dir, uid, -1))
+		require.ErrorContains(t, CheckPrivateDir(dir), says)
+		require.NoError(t, os.Chown(dir, 0, -1))
+	}
+}
+
 func TestMkdirPrivate(t *testing.T) {
 	base := t.TempDir()
 	deep := filepath.Join(base, "a", "b", "c")

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 
 	"coordinator/internal/shell"
 
@@ -117,14 +119,27 @@ func checkPrivateFile(path string, st *unix.Stat_t, max int64) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return &UnsafeFileError{path, "is not a regular file", "move it away and put the file there"}
 	case st.Uid != uint32(os.Geteuid()):
-		return &UnsafeFileError{path, fmt.Sprintf("belongs to uid %d, not to uid %d", st.Uid, os.Geteuid()),
-			fmt.Sprintf("run: chown %d %s", os.Geteuid(), shell.Quote(path))}
+		return foreign(path, st.Uid)
 	case os.FileMode(st.Mode&0o7777) != PrivateFile:
 		return &UnsafeFileError{path, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 600 " + shell.Quote(path)}
 	case st.Size > max:
 		return &UnsafeFileError{path, fmt.Sprintf("holds %d bytes, more than the %d allowed", st.Size, max), "put the right file there"}
 	}
 	return nil
+}
+
+// foreign refuses what belongs to another user. Root is where it should not be, most likely:
+// to take a daemon's files away from its user would keep that from its next start.
+func foreign(path string, uid uint32) error {
+	e := &UnsafeFileError{Path: path, Problem: fmt.Sprintf("belongs to uid %d, not to uid %d", uid, os.Geteuid())}
+	if os.Geteuid() != 0 {
+		e.Mend = fmt.Sprintf("run: chown %d %s", os.Geteuid(), shell.Quote(path))
+	} else if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil {
+		e.Mend = fmt.Sprintf("run this as that user: runuser -u %s -- …", shell.Quote(u.Username))
+	} else {
+		e.Mend = fmt.Sprintf("run this as that user, or if nobody needs it any more: chown 0 %s", shell.Quote(path))
+	}
+	return e
 }
 
 // A dirRule says what is wrong with a directory.
@@ -154,8 +169,7 @@ func openDir(dir string, rule dirRule) (*os.File, error) {
 func checkDir(dir string, st *unix.Stat_t) error {
 	switch {
 	case st.Uid != uint32(os.Geteuid()):
-		return &UnsafeFileError{dir, fmt.Sprintf("belongs to uid %d, not to uid %d", st.Uid, os.Geteuid()),
-			fmt.Sprintf("run: chown %d %s", os.Geteuid(), shell.Quote(dir))}
+		return foreign(dir, st.Uid)
 	case os.FileMode(st.Mode&0o777) != PrivateDir: // a set-group-id bit inherited from above is harmless
 		return &UnsafeFileError{dir, fmt.Sprintf("has mode %04o", st.Mode&0o7777), "run: chmod 700 " + shell.Quote(dir)}
 	}
