@@ -109,7 +109,15 @@ func initialise(dir string, conf *config, after *successor, existOK bool) (*iden
 		}
 		return nil, coded(err)
 	}
-	if _, err := handshake.CreateKey(filepath.Join(dir, authorityKey), rand.Reader); err != nil && !errors.Is(err, fs.ErrExist) {
+	key := filepath.Join(dir, authorityKey)
+	if _, err := os.Lstat(key); after.witnessID != "" && errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(missing, fs.ErrNotExist) {
+			os.Remove(dir) //nolint:errcheck // likewise
+		}
+		return nil, daemon.Exit(daemon.ExitConfig, fmt.Errorf("%s is missing, and only with the lost witness's key is anybody taken for it: "+
+			"put it there first, or leave out --witness-id and be another witness", key))
+	}
+	if _, err := handshake.CreateKey(key, rand.Reader); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	if err := handshake.CreateRegistry(filepath.Join(dir, registryFile)); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -45,6 +45,13 @@ func TestInitAboveALostWitness(t *testing.T) {
 	require.Equal(t, "live", l.Lease)
 	require.Greater(t, l.LeaseRemainingSecs, uint64(0))
 
+	// Without the key nobody would take it for the lost one, so it does not go by its name.
+	keyless := stateDirFor(t)
+	code, _, errs = command(t, "init", "--state", keyless, "--above", "12,14", "--coordinator", lostCoordinator, "--witness-id", id.WitnessID)
+	require.Equal(t, daemon.ExitConfig, code)
+	require.Contains(t, errs, filepath.Join(keyless, authorityKey)+" is missing")
+	require.NoDirExists(t, keyless)
+
 	// Without what was kept it is somebody else.
 	other, strange := made(t, "--above", "1,1", "--coordinator", lostCoordinator)
 	require.NotEqual(t, id.WitnessID, strange.WitnessID)
