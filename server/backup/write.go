@@ -210,7 +210,7 @@ func (t *Target) Abandon(cause error) error { return t.fail("was not finished", 
 func (t *Target) Fill(ctx context.Context, given []*Given, source string, told func(done, of int64)) error {
 	var configs [][]byte
 	for _, name := range configFiles {
-		data, err := durable.ReadPrivate(filepath.Join(source, name), maxConfig)
+		data, err := readConfig(filepath.Join(source, name))
 		if err != nil {
 			return t.Abandon(err)
 		}
@@ -236,6 +236,19 @@ func (t *Target) Fill(ctx context.Context, given []*Given, source string, told f
 		failpoint.Hit("backup-file")
 	}
 	return nil
+}
+
+// readTries bounds how often a file is read again that somebody edits just then.
+const readTries = 100
+
+// readConfig reads a file of the configuration, each of which is replaced as a whole.
+func readConfig(path string) (data []byte, err error) {
+	for range readTries {
+		if data, err = durable.ReadPrivate(path, maxConfig); !errors.Is(err, durable.ErrUnstable) {
+			break
+		}
+	}
+	return data, err
 }
 
 // put writes one file of size bytes, of which n come from in and the rest are zeros that

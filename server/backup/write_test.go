@@ -1,8 +1,11 @@
 package backup
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -53,4 +56,33 @@ func TestABackupIsNotPutIntoADirectoryOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, target.Abandon(os.ErrClosed))
 	require.NoDirExists(t, left)
+}
+
+// TestARegistryThatIsEditedIsBackedUp: whoever enrols a key meanwhile does not cost the backup.
+func TestARegistryThatIsEditedIsBackedUp(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "s")
+	require.NoError(t, durable.MkdirPrivate(dir))
+	path := filepath.Join(dir, RegistryFile)
+	require.NoError(t, durable.Create(path, []byte("a"), durable.PrivateFile))
+	var editing sync.WaitGroup
+	var stop atomic.Bool
+	defer editing.Wait()
+	defer stop.Store(true)
+	editing.Go(func() {
+		for n := byte(0); !stop.Load(); n++ {
+			tmp := path + ".next"
+			if err := errors.Join(os.WriteFile(tmp, []byte{'a' + n%26}, 0o600), os.Rename(tmp, path)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for unstable := 0; unstable < 5; { // until it would have failed so often
+		if _, err := durable.ReadPrivate(path, maxConfig); errors.Is(err, durable.ErrUnstable) {
+			unstable++
+		}
+		data, err := readConfig(path)
+		require.NoError(t, err)
+		require.Len(t, data, 1)
+	}
 }
