@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	bolt "go.etcd.io/bbolt"
 
@@ -215,11 +216,20 @@ func endMigration(dir string, o Options) error {
 	if there, err := isThere(from); err != nil || !there {
 		return err
 	}
-	names, err := filepath.Glob(filepath.Join(from, markPrefix+"*"))
-	if err != nil || len(names) != 1 {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return ioError("read", from, err)
+	}
+	var names []string
+	for _, e := range entries {
+		if name, is := strings.CutPrefix(e.Name(), markPrefix); is {
+			names = append(names, name)
+		}
+	}
+	if len(names) != 1 {
 		return corrupt(from, -1, "it does not say what it was migrated from")
 	}
-	kept := filepath.Join(dir, filepath.Base(names[0])[len(markPrefix):])
+	kept := filepath.Join(dir, names[0])
 	if err := os.Mkdir(kept, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return ioError("mkdir", kept, err)
 	}

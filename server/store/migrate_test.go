@@ -127,6 +127,19 @@ func TestMigrationToTheNextSchema(t *testing.T) {
 	require.NoError(t, kept.s.Close())
 }
 
+// TestMigrationWhereTheNameLooksLikeAPattern: a directory may be called anything.
+func TestMigrationWhereTheNameLooksLikeAPattern(t *testing.T) {
+	b, state, _ := oldStore(t)
+	odd := filepath.Join(t.TempDir(), `[prod] * \d?`)
+	require.NoError(t, os.Rename(b.dir, odd))
+	b.dir = odd
+	next := b.nextBed()
+	next.open()
+	require.Equal(t, inNextSchema(state), next.state())
+	require.NoError(t, next.s.Close())
+	requireFiles(t, odd, "log", "schema-1", "state.db")
+}
+
 // TestMigrationOverTwoSchemas runs two steps at once.
 func TestMigrationOverTwoSchemas(t *testing.T) {
 	b, state, events := oldStore(t)
