@@ -19,7 +19,11 @@ type checkpoint struct {
 	watch  stopwatch
 
 	carry []*change // changes that an open cut holds back; the writer adopts them
+	room  []byte    // of one transaction's values after the other's: bbolt keeps none longer
 }
+
+// roomBytes is the least room for values that is made at a time.
+const roomBytes = 64 << 10
 
 // step runs one transaction. After an error the store is finished.
 func (c *checkpoint) step() (done bool, err error) {
@@ -27,7 +31,7 @@ func (c *checkpoint) step() (done bool, err error) {
 	var held []*change
 	h := c.s.hist
 	err = h.update(func(tx *bolt.Tx) error {
-		held = held[:0]
+		held, c.room = held[:0], c.room[:0]
 		w, err := newPlacer(c, tx)
 		if err != nil {
 			return err
@@ -127,12 +131,12 @@ func (w *placer) place(ch *change) (held bool, err error) {
 	key := ch.key[:]
 	if ch.fresh {
 		if ch.row.Live {
-			return false, w.live.Put(key, encodeChange(ch))
+			return false, w.live.Put(key, w.encode(ch))
 		}
 		return false, w.insert(ch)
 	}
 	if ch.row != nil && ch.row.Live {
-		err = w.live.Put(key, encodeChange(ch))
+		err = w.live.Put(key, w.encode(ch))
 	} else {
 		err = w.live.Delete(key)
 	}
@@ -166,10 +170,21 @@ func (w *placer) place(ch *change) (held bool, err error) {
 	return false, w.release(ch)
 }
 
+// encode lays a change out where it stays until the transaction has ended.
+func (w *placer) encode(ch *change) []byte {
+	c := w.c
+	if n := changeSize(ch); cap(c.room)-len(c.room) < n {
+		c.room = make([]byte, 0, max(n, min(2*cap(c.room), checkpointTxBytes), roomBytes)) // the values so far stay where they are
+	}
+	from := len(c.room)
+	c.room = appendChange(c.room, ch)
+	return c.room[from:len(c.room):len(c.room)]
+}
+
 // insert puts a history row, and nothing else does.
 func (w *placer) insert(ch *change) error {
 	w.c.s.known.note(&ch.key)
-	return w.history.Put(ch.key[:], encodeChange(ch))
+	return w.history.Put(ch.key[:], w.encode(ch))
 }
 
 // weight is what holding ch back costs the cuts: nothing when they have paid already.
@@ -184,7 +199,7 @@ func (w *placer) hold(ch *change) error {
 	if w.c.s.carried[ch.key] == ch.commit {
 		return nil
 	}
-	return w.carry.Put(ch.key[:], encodeChange(ch))
+	return w.carry.Put(ch.key[:], w.encode(ch))
 }
 
 func (w *placer) release(ch *change) error {

@@ -208,12 +208,20 @@ func (h *history) openValue(bucket, key, v []byte) ([]byte, error) {
 }
 
 // A stored row is version, commit, sequence, then the row as in a log record, checksum.
-func encodeChange(c *change) []byte {
-	size := 32 // version, commit, sequence, a flag and the checksum
+func encodeChange(c *change) []byte { return appendChange(make([]byte, 0, changeSize(c)), c) }
+
+// changeSize is the most that appendChange takes.
+func changeSize(c *change) int {
+	size := 1 + 8 + 8 + 1 + 4 // version, commit, sequence or a flag, checksum
 	if c.row != nil {
 		size += rowBytes + len(c.row.Record.Payload) + len(c.row.Annex)
 	}
-	v := make([]byte, 0, size)
+	return size
+}
+
+// appendChange appends a change as it is stored to v, which has room for it.
+func appendChange(v []byte, c *change) []byte {
+	from := len(v)
 	v = append(v, valueVersion)
 	v = binary.BigEndian.AppendUint64(v, c.commit)
 	if c.row == nil {
@@ -222,7 +230,7 @@ func encodeChange(c *change) []byte {
 		v = binary.BigEndian.AppendUint64(v, uint64(c.row.Seq))
 		v = appendRow(v, c.row, false)
 	}
-	return sealValue(c.key[:], v)
+	return v[:from+len(sealValue(c.key[:], v[from:]))]
 }
 
 // commitOf is the commit of a stored change, after its checksum.
