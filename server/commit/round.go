@@ -122,7 +122,8 @@ func (w *Writer) build(r *round, batch []*item) (rest []*item, err error) {
 			stale = append(stale, it)
 			continue
 		}
-		v := &view{tx: r.tx}
+		v := &w.look
+		*v = view{tx: r.tx}
 		reply, err := w.apply(v, it, r)
 		if v.miss(err, &it.needs) {
 			stale = append(stale, it)
@@ -181,8 +182,8 @@ func (w *Writer) apply(v *view, it *item, r *round) (reply, error) {
 	guard := w.o.Fence.Guard()
 	env := work.Env{
 		Head: v.tx.Head(), Now: w.since(r.now), Epoch: guard.Epoch, Activation: guard.Activation, Coordinator: guard.CoordinatorID,
-		NewEventID: w.newEventID, MaxPayload: w.o.MaxPayload, LowDisk: r.lowDisk, Owners: w.o.Owners,
-		PendingOf: w.pending.count, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
+		NewEventID: w.drawID, MaxPayload: w.o.MaxPayload, LowDisk: r.lowDisk, Owners: w.o.Owners,
+		PendingOf: w.pendingOf, MaxPending: w.o.MaxPending, MaxPendingAll: w.o.MaxPendingAll,
 		Room: &w.room,
 	}
 	var outcome work.Outcome
@@ -232,8 +233,17 @@ func write(tx *store.Tx, changes []work.Change) {
 	}
 }
 
-func (w *Writer) newEventID() (frames.EventID, error) {
-	return frames.NewID[frames.EventID](w.rand)
+// newEventID is [frames.NewID] without memory for each.
+func (w *Writer) newEventID() (id frames.EventID, err error) {
+	for id == (frames.EventID{}) {
+		b, err := w.rand.Peek(len(id))
+		if err != nil {
+			return id, fmt.Errorf("draw an event id: %w", err)
+		}
+		copy(id[:], b)
+		w.rand.Discard(len(id)) //nolint:errcheck // they are buffered
+	}
+	return id, nil
 }
 
 // sendBack gives items to the reader.

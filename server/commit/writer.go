@@ -41,8 +41,13 @@ type Writer struct {
 
 	pending pending // owned by the stepping goroutine
 
-	// Owned by the stepping goroutine.
-	room   work.Room
+	// Owned by the stepping goroutine. Of room and look a decision is made, with the two
+	// functions, which are values here because to make one takes memory.
+	room      work.Room
+	look      view
+	drawID    func() (frames.EventID, error)
+	pendingOf func(frames.KeyID) (own, all uint64)
+
 	held   []*item // taken and not decided
 	open   *round  // decided and not launched
 	flying *round  // launched, and not known to be durable
@@ -86,7 +91,7 @@ func New(o Options) *Writer {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Writer{
+	w := &Writer{
 		o:         o,
 		meters:    newMeters(),
 		began:     o.Clock.Now(),
@@ -95,6 +100,8 @@ func New(o Options) *Writer {
 		staleWake: make(chan struct{}, 1),
 		proposed:  make(map[frames.KeyID]int),
 	}
+	w.drawID, w.pendingOf = w.newEventID, w.pending.count
+	return w
 }
 
 // Propose prefetches what p may read, on the caller's goroutine, and queues it. It never

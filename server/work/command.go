@@ -74,7 +74,9 @@ func OperationRef(id frames.OperationID) frames.ObjectRef {
 
 // Refs names every record that [Apply] may read, each once: what must be prefetched.
 func (c *Command) Refs() []frames.ObjectRef {
-	refs := append([]frames.ObjectRef{c.Ref(), RetentionRef()}, c.action.refs()...)
+	named := c.action.refs()
+	refs := append(make([]frames.ObjectRef, 0, 2+len(named)+len(c.preconditions)), c.Ref(), RetentionRef())
+	refs = append(refs, named...)
 	for _, p := range c.preconditions {
 		refs = append(refs, p.Object)
 	}
