@@ -91,8 +91,9 @@ func why(r frames.IndeterminateReason) string {
 	return r.String()
 }
 
-// fail fills in why there is no result.
-func (o *Outcome) fail(err error) {
+// fail fills in why there is no result. again says that the call had been made before: that
+// this attempt did nothing then proves nothing.
+func (o *Outcome) fail(err error, again bool) {
 	p := explain(err)
 	o.Code, o.Message, o.Next = p.Code, p.What, p.Next
 	var unknown *client.OutcomeUnknownError
@@ -109,12 +110,18 @@ func (o *Outcome) fail(err error) {
 		o.State, o.Code, o.Repeat = "UNKNOWN", "OUTCOME_UNKNOWN", repeatSame
 		o.Meaning = "No answer came: it may have run. It is kept, so repeating the call finds out and never runs it twice."
 		o.Next = []string{"call this tool again with the same arguments and this operation_id, or ask get_operation"}
+	case errors.Is(err, client.ErrNotSent) && again:
+		o.State, o.Repeat = "UNKNOWN", repeatSame
+		o.Meaning = "Nothing was sent this time, and it may have run before. It is kept, so repeating the call finds out and never runs it twice."
 	case errors.Is(err, client.ErrNotSent):
 		o.State, o.Repeat = "NOT_SENT", repeatSame
 		o.Meaning = "Nothing was sent, so nothing was done."
 	default:
 		o.State, o.Repeat = "REFUSED", repeatSame
 		o.Meaning = "The coordinator refused it and recorded nothing: nothing was done. This operation_id is still free."
+		if again {
+			o.Meaning = "The coordinator refused it this time and did nothing; it may have run before. get_operation tells."
+		}
 		if p.Code == frames.CodeOperationConflict.String() {
 			o.Repeat, o.Meaning = repeatNew, "The coordinator knows this operation_id as another command. Nothing was done for this call."
 		}
@@ -191,9 +198,9 @@ func (s *Server) mutate(parent context.Context, tool, opText string, args any, b
 	o.name(call.command)
 	result, err := s.send(ctx, call, again, build)
 	if err != nil {
-		o.fail(err)
+		o.fail(err, again)
 		// What was kept before this call may have run then.
-		if (o.State == "NOT_SENT" || o.State == "REFUSED") && !again {
+		if !again && (o.State == "NOT_SENT" || o.State == "REFUSED") {
 			if err := s.keeper.drop(op); err != nil {
 				o.Warning = "the kept call could not be removed: " + explain(err).What
 			}

@@ -25,6 +25,7 @@ func TestOutcomesAreExplained(t *testing.T) {
 	for _, tt := range []struct {
 		result frames.OperationResult
 		err    error
+		again  bool
 		state  string
 		repeat string
 		says   string
@@ -44,10 +45,12 @@ func TestOutcomesAreExplained(t *testing.T) {
 		{err: &client.RefusedError{Code: frames.CodeScopeDenied}, state: "REFUSED", repeat: "SAME_ID", says: "nothing was done", failed: true},
 		{err: &client.RefusedError{Code: frames.CodeOperationConflict}, state: "REFUSED", repeat: "NEW_ID", says: "another command", failed: true},
 		{err: fmt.Errorf("%w: %w", client.ErrNotSent, client.ErrDisconnected), state: "NOT_SENT", repeat: "SAME_ID", says: "Nothing was sent", failed: true},
+		{err: fmt.Errorf("%w: %w", client.ErrNotSent, client.ErrDisconnected), again: true, state: "UNKNOWN", repeat: "SAME_ID", says: "may have run before", failed: true},
+		{err: &client.RefusedError{Code: frames.CodeScopeDenied}, again: true, state: "REFUSED", repeat: "SAME_ID", says: "may have run before", failed: true},
 	} {
 		o := Outcome{OperationID: op.String()}
 		if tt.err != nil {
-			o.fail(tt.err)
+			o.fail(tt.err, tt.again)
 			require.NotEmpty(t, o.Next, "%v", tt.err)
 			require.NotEmpty(t, o.Code)
 		} else {
