@@ -68,6 +68,9 @@ type Options struct {
 	// Stopping is called once it serves no more, with the reason; nil after a stop that ctx
 	// asked for. Nil is ignored.
 	Stopping func(cause error)
+	// Round is called with the number of commands and own changes of each commit. It must
+	// not wait. Nil is ignored.
+	Round func(items int)
 	// Working is called often while the store is opened: proof that a long start goes on. It
 	// must not wait. Nil is ignored.
 	Working func()

@@ -160,6 +160,7 @@ func (s *Server) activate(o Options, act *authority.Activation, key *handshake.K
 	s.writer = commit.New(commit.Options{
 		Store: s.store, Fence: s.fence, Clock: o.Clock, Rand: o.Rand, Logger: o.Logger,
 		Publish:    s.published,
+		Round:      o.Round,
 		QueueLimit: int(o.Quotas[quota.OfServer][quota.Requests]), QueueLimitEach: int(o.Quotas[quota.OfPrincipal][quota.Requests]),
 		MaxPayload: int(s.offer.TypedPayload),
 		Owners:     ownersOf{s},

@@ -72,10 +72,12 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 		}
 	}()
 	defer daemon.TendHeap().Stop()
+	procs := daemon.TendProcs()
+	defer procs.Stop()
 	err = server.Run(ctx, server.Options{
 		Dir: cfg.StateDir, CoordinatorID: cfg.CoordinatorID, LeaseSeconds: cfg.LeaseSecs,
 		QUIC: cfg.QUIC, Owners: owners, Quotas: cfg.Quotas, LowDiskBytes: cfg.LowDiskBytes, Logger: log,
-		Monitor: watch, Descriptors: monitor.Descriptors(),
+		Monitor: watch, Descriptors: monitor.Descriptors(), Round: procs.Commit,
 		Progress: func(line string) {
 			manager.Status(line)
 			fmt.Fprintln(stdout, line)

@@ -227,6 +227,9 @@ func (w *Writer) deliver() {
 		w.reply(it, r.replies[i])
 	}
 	w.meters.note(r)
+	if r.durable {
+		w.o.Round(len(r.items))
+	}
 	failpoint.Hit("replied")
 	r.leave()
 }

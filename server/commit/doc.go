@@ -68,6 +68,9 @@ type Options struct {
 	// still inside the lease, before its replies, in commit order. It must not block and
 	// must not call the writer. Nil is ignored.
 	Publish func(store.Batch)
+	// Round is called on the writer's goroutine with the number of commands and own changes
+	// of each commit that is out. It must not block. Nil is ignored.
+	Round func(items int)
 	// QueueLimit bounds the proposals, and apart from them the calls, that are not yet
 	// answered. Zero means DefaultQueueLimit.
 	QueueLimit int

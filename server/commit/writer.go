@@ -85,6 +85,9 @@ func New(o Options) *Writer {
 	if o.Publish == nil {
 		o.Publish = func(store.Batch) {}
 	}
+	if o.Round == nil {
+		o.Round = func(int) {}
+	}
 	if o.LowDisk == nil {
 		o.LowDisk = func() bool { return false }
 	}
