@@ -13,6 +13,7 @@ PARALLEL    ?= 6
 PREFIX      ?= /usr/local
 DESTDIR     ?=
 VERSION     ?= 0.0.0-dev
+LDFLAGS     ?=
 MAINTAINER  ?= Coordinator maintainers <maintainers@coordinator.example>
 NFPM        ?= $(GO) run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.0
 STATICCHECK ?= $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -23,7 +24,7 @@ all: build
 
 build:
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/ownerd ./cmd/coordctl
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/coordinatord ./cmd/witnessd ./cmd/ownerd ./cmd/coordctl
 
 # The page that coordctl console serves, from its sources; the result is committed. Needs Node.js 20
 # and npm.
@@ -118,7 +119,8 @@ install: build man completions
 # bin/coordinator_VERSION_ARCH.deb. nfpm comes over the network when it is not there yet.
 deb:
 	@rm -rf bin/package bin/coordinator_*.deb
-	$(MAKE) install DESTDIR=bin/package PREFIX=/usr
+	$(MAKE) install DESTDIR=bin/package PREFIX=/usr LDFLAGS="-s -w"
+	VERSION="$(VERSION)" MAINTAINER="$(MAINTAINER)" cmd/packaging/changelog.sh | gzip -9n >bin/package/usr/share/doc/coordinator/changelog.Debian.gz
 	GOARCH=$$($(GO) env GOARCH) VERSION="$(VERSION)" MAINTAINER="$(MAINTAINER)" GOFLAGS= $(NFPM) package -f cmd/packaging/nfpm.yaml -p deb -t bin/
 	@ls bin/coordinator_*.deb
 

@@ -28,10 +28,16 @@ for section in 1 8; do
 	gzip -9nf "$root/share/man/man$section"/*."$section"
 done
 
+# Where the zsh of a distribution looks beside what the administrator has put there.
+zsh=share/zsh/site-functions
+if [ "$prefix" = /usr ]; then
+	zsh=share/zsh/vendor-completions
+fi
 for program in coordctl coordinatord ownerd witnessd; do
 	put 644 "$root/share/bash-completion/completions" bin/completions/bash/$program
-	put 644 "$root/share/zsh/vendor-completions" bin/completions/zsh/_$program
+	put 644 "$root/$zsh" bin/completions/zsh/_$program
 	put 644 "$root/share/fish/vendor_completions.d" bin/completions/fish/$program.fish
 done
 
-put 644 "$root/share/doc/coordinator" docs/systemd.md cmd/packaging/copyright
+put 644 "$root/share/doc/coordinator" docs/systemd.md docs/backup.md docs/logs.md docs/metrics.md docs/upgrades.md \
+	docs/grafana-dashboard.json cmd/packaging/copyright

@@ -1,6 +1,7 @@
 package packaging
 
 import (
+	"debug/elf"
 	"io"
 	"os"
 	"os/exec"
@@ -51,11 +52,30 @@ func TestWhatIsInThePackage(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(source), string(installed))
 	}
+	for _, name := range []string{"backup.md", "logs.md", "metrics.md", "upgrades.md", "grafana-dashboard.json", "changelog.Debian.gz"} {
+		want["share/doc/coordinator/"+name] = 0o644
+	}
 	for name, mode := range want {
 		info, err := os.Lstat(filepath.Join(root, "usr", name))
 		require.NoError(t, err)
 		require.Equal(t, mode, info.Mode(), name)
 		require.NotZero(t, info.Size(), name)
+	}
+	documents, err := filepath.Glob(filepath.Join(root, "usr/share/doc/coordinator/*.md"))
+	require.NoError(t, err)
+	for _, d := range documents {
+		text, err := os.ReadFile(d)
+		require.NoError(t, err)
+		for _, link := range regexp.MustCompile(`\]\(([a-z-]+\.[a-z]+)\)`).FindAllSubmatch(text, -1) {
+			require.FileExists(t, filepath.Join(filepath.Dir(d), string(link[1])), "%s leads nowhere", d)
+		}
+	}
+	for _, p := range append([]string{"coordctl"}, units...) { // what a debugger needs is half of a program
+		f, err := elf.Open(filepath.Join(root, "usr/bin", p))
+		require.NoError(t, err)
+		require.Nil(t, f.Section(".symtab"), p)
+		require.Nil(t, f.Section(".debug_info"), p)
+		require.NoError(t, f.Close())
 	}
 	// Nothing else is touched, and nothing is for its owner alone or for everybody.
 	require.NoError(t, filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
@@ -85,6 +105,11 @@ func TestWhatIsInThePackage(t *testing.T) {
 	}
 	control, err := os.ReadFile(filepath.Join(scripts, "control"))
 	require.NoError(t, err)
+	version := regexp.MustCompile(`(?m)^Version: (\S+)$`).FindSubmatch(control)
+	require.Len(t, version, 2)
+	changes, err := exec.Command("gzip", "-dc", filepath.Join(root, "usr/share/doc/coordinator/changelog.Debian.gz")).Output()
+	require.NoError(t, err)
+	require.Regexp(t, `^coordinator \(`+regexp.QuoteMeta(string(version[1]))+`\) unstable; urgency=medium\n\n  \* .+\n\n -- .+ <.+>  \w{3}, .+ [+-]\d{4}\n$`, string(changes))
 	require.Contains(t, string(control), "Depends: systemd | systemd-standalone-sysusers, systemd | systemd-standalone-tmpfiles\n")
 }
 
@@ -101,6 +126,7 @@ func TestInstallUnderAPrefix(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(installed), "\nExecStart=/usr/local/bin/"+u+" serve ")
 		require.NotContains(t, string(installed), "/usr/bin/")
+		require.FileExists(t, filepath.Join(root, "usr/local/share/zsh/site-functions", "_"+u))
 	}
 	entries, err := os.ReadDir(root)
 	require.NoError(t, err)
@@ -226,8 +252,20 @@ func TestSystemdDocument(t *testing.T) {
 		require.NotEqual(t, coordinator, m.property("coordinatord", "MainPID"))
 		m.alice("status")
 	})
+	t.Run("an upgrade of a daemon that does not come up is whole all the same", func(t *testing.T) {
+		m.run("sh", "-c", "echo nonsense >>/var/lib/coordinator/coordinator.toml")
+		out := m.run("sh", "-c", "dpkg -i ./coordinator_*.deb")
+		require.Contains(t, out, "did not come up at once")
+		require.Equal(t, "install ok installed", m.run("dpkg-query", "-W", "-f", "${Status}", "coordinator"))
+		m.run("sed", "-i", "$d", "/var/lib/coordinator/coordinator.toml")
+		m.run("systemctl", "restart", "coordinatord")
+	})
 	t.Run("state outlives the package", func(t *testing.T) {
+		wants := "/etc/systemd/system/multi-user.target.wants/"
+		m.run("test", "-L", wants+"coordinatord.service")
+		m.run("systemctl", "mask", "ownerd") // which is no reason to keep the package
 		m.run("dpkg", "--purge", "coordinator")
+		m.run("sh", "-c", "! test -L "+wants+"coordinatord.service && ! test -L "+wants+"witnessd.service")
 		for _, u := range units {
 			_, err := m.tries("systemctl", "is-active", u)
 			require.Error(t, err)

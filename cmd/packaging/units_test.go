@@ -176,6 +176,6 @@ func TestScriptsAreSound(t *testing.T) {
 	scripts, err := filepath.Glob("scripts/*")
 	require.NoError(t, err)
 	require.Len(t, scripts, 3)
-	out, err := exec.Command(tool(t, "shellcheck"), append(scripts, "install.sh")...).CombinedOutput()
+	out, err := exec.Command(tool(t, "shellcheck"), append(scripts, "install.sh", "changelog.sh")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
