@@ -252,7 +252,7 @@ func (e *leaseLivesError) Error() string {
 // It keeps an operator from a mistake. What keeps two coordinators from acting at once is
 // the witness, which grants the restored one nothing while the old lease lives.
 func (r *restorer) leaseOver(m *backup.Manifest, cfg *config) (string, error) {
-	if err := notRunning(m.Source); err != nil {
+	if err := notRunning(m.Source, cfg.CoordinatorID); err != nil {
 		return "", err
 	}
 	key, path, err := r.askingKey(m)
@@ -292,10 +292,13 @@ func waitedOut(m *backup.Manifest, now time.Time) error {
 	return nil
 }
 
-// notRunning refuses while a coordinator runs on the backup's source, if that is here.
-func notRunning(source string) error {
+// notRunning refuses while the coordinator id runs on the backup's source, if that is here.
+func notRunning(source string, id frames.CoordinatorID) error {
 	if _, err := os.Lstat(filepath.Join(source, lockFile)); err != nil {
 		return nil //nolint:nilerr // it is not here
+	}
+	if there, err := loadConfig(source); err == nil && there.CoordinatorID != id {
+		return nil // this is another host, where another one has the same place
 	}
 	lock, err := authority.LockStore(source)
 	var held *durable.HeldError

@@ -262,6 +262,14 @@ func TestRestoreRefusesBesideALivingLease(t *testing.T) {
 	}
 	refused(daemon.ExitHeld, "the coordinator of this backup runs on "+r.dir)
 
+	// On another host a coordinator may have the same place and not be the same.
+	other := newRig(t)
+	served := other.serve()
+	served.ready()
+	reseal(t, whole, func(m map[string]any) { m["source"] = other.dir })
+	refused(daemon.ExitLeaseHeld, "the witness was not asked, and a lease of the old coordinator may live until")
+	require.Equal(t, 0, served.stop())
+
 	// From another place, as on another host: the old directory is not to be seen.
 	key := filepath.Join(r.root, "k", "asking.ed25519")
 	copyFile(t, filepath.Join(r.dir, linkKey), key)
