@@ -16,6 +16,7 @@ import (
 
 	"coordinator/cmd/internal/daemon"
 	"coordinator/handshake"
+	"coordinator/internal/durable"
 	"coordinator/server/backup"
 )
 
@@ -106,6 +107,10 @@ func takeFiles(ctx context.Context, dir string, told *meter) (taken *backup.Take
 		return nil, false, nil, err
 	}
 	dir, lock, err := lockOffline(dir)
+	var held *durable.HeldError
+	if errors.As(err, &held) { // not to be stopped for that
+		return nil, false, nil, fmt.Errorf("%w, or wait: a coordinator that starts gives a backup once it serves, and a verify or compact comes to its end", held)
+	}
 	if err != nil {
 		return nil, false, nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
 	"coordinator/internal/durable"
+	"coordinator/server/authority"
 	"coordinator/server/backup"
 )
 
@@ -227,7 +228,29 @@ func TestABackupHoldsNoLinkKey(t *testing.T) {
 	stopped, offline := r.backUp("b3")
 	require.False(t, offline.Online)
 	require.Equal(t, report.EventCut, offline.EventCut)
-	require.Contains(t, ok(t, coordinatord, "verify", "--backup", stopped), "the backup is whole")
+	out := ok(t, coordinatord, "verify", "--backup", stopped)
+	require.Contains(t, out, "the backup is whole")
+	require.NotContains(t, out, "warning")
+
+	// Who copies it without its modes is told.
+	key := filepath.Join(stopped, backup.AuthorityFile)
+	require.NoError(t, os.Chmod(key, 0o644))
+	require.NotContains(t, ok(t, coordinatord, "verify", "--backup", stopped), "warning", "its directory keeps others out")
+	require.NoError(t, os.Chmod(stopped, 0o755))
+	out = ok(t, coordinatord, "verify", "--backup", stopped)
+	require.Contains(t, out, "warning: "+key+" has mode 0644")
+	require.Contains(t, out, "run: chmod -R go= "+stopped+"\n")
+
+	// While somebody else is at the store, as a coordinator that still starts, nobody is to be
+	// stopped for a backup.
+	lock, err := authority.LockStore(r.dir)
+	require.NoError(t, err)
+	defer lock.Release() //nolint:errcheck // the test is over
+	busy := filepath.Join(r.root, "busy")
+	code, _, errs := run(t, coordinatord, "backup", busy, "--state", r.dir)
+	require.Equal(t, daemon.ExitHeld, code)
+	require.Contains(t, errs, "a coordinator that starts gives a backup once it serves")
+	absent(t, busy)
 }
 
 // TestWhereABackupCannotBe: each place is refused in words, and nothing is left there.

@@ -17,6 +17,7 @@ import (
 
 	"coordinator/cmd/internal/daemon"
 	"coordinator/internal/durable"
+	"coordinator/internal/shell"
 	"coordinator/server/authority"
 	"coordinator/server/backup"
 	"coordinator/server/store"
@@ -115,7 +116,22 @@ func verifyBackup(ctx context.Context, dir string, out io.Writer, told *meter) (
 	if err != nil {
 		return nil, err
 	}
+	if problem := readable(dir); problem != "" {
+		fmt.Fprintln(out, "warning: "+problem)
+	}
 	return m, agrees(ctx, m, dir, out)
+}
+
+// readable says when others may read the authority key in a backup: a copy of it has the
+// modes of whoever copied it.
+func readable(dir string) string {
+	in, derr := os.Stat(dir)
+	key, kerr := os.Stat(filepath.Join(dir, backup.AuthorityFile))
+	if derr != nil || kerr != nil || in.Mode().Perm()&0o011 == 0 || key.Mode().Perm()&0o044 == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s has mode %04o: others may read who the coordinator is to its clients; run: chmod -R go= %s",
+		filepath.Join(dir, backup.AuthorityFile), key.Mode().Perm(), shell.Quote(dir))
 }
 
 // agrees checks the store in dir, a backup or what was made from one, against its manifest.
