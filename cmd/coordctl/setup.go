@@ -175,12 +175,15 @@ const freshPrefix = "coordinator.new-"
 
 // clear removes what interrupted attempts left.
 func (s *setup) clear() error {
-	old, err := filepath.Glob(filepath.Join(s.dir, freshPrefix+"*"))
+	entries, err := os.ReadDir(s.dir) // not by a pattern, which the name of the directory may look like
 	if err != nil {
 		return err
 	}
-	for _, dir := range old {
-		if err := os.RemoveAll(dir); err != nil {
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), freshPrefix) {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(s.dir, e.Name())); err != nil {
 			return err
 		}
 	}
