@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -134,6 +135,7 @@ type bed struct {
 	owner *scripted
 	// owners are what is configured; nil: the scripted one.
 	owners []Owner
+	log    *slog.Logger // nil: nowhere
 
 	activation uint64
 	store      *store.Store
@@ -186,7 +188,7 @@ func (b *bed) start() {
 		b.outbox.Publish(batch)
 	}})
 	b.outbox = New(Options{
-		Owners: owners, Writer: b.writer, Fence: b.gate, Clock: clk, Rand: rand.Reader,
+		Owners: owners, Writer: b.writer, Fence: b.gate, Clock: clk, Rand: rand.Reader, Logger: b.log,
 		Authorised: func(key frames.KeyID, scope frames.Scope) bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()

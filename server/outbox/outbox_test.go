@@ -1,7 +1,14 @@
 package outbox
 
 import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"os"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -427,6 +434,25 @@ func TestRefusingOwnerIsDialledRarely(t *testing.T) {
 	b.owner.cut()
 	b.until("it is dialled again", func() bool { return len(b.rested()) > before })
 	require.LessOrEqual(t, b.rested()[before], firstRedial)
+}
+
+// A link that cannot be made has one line in the log, not one for each try, although the words
+// differ by the port from which somebody was asked in vain where the owner is.
+func TestAnUnreachableOwnerHasOneLine(t *testing.T) {
+	b := newBed(t)
+	b.stop()
+	var log bytes.Buffer
+	var tries atomic.Int32
+	b.log = slog.New(slog.NewTextHandler(&log, nil)) // one peer, one goroutine
+	b.owners = []Owner{{Name: "far", Fingerprint: ownerPin, Dial: func(context.Context, Handlers) (Link, error) {
+		at := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 40000 + int(tries.Add(1))}
+		why := &net.OpError{Op: "read", Net: "udp", Source: at, Addr: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 53}, Err: os.ErrDeadlineExceeded}
+		return nil, &net.DNSError{Name: "far", Server: "10.0.0.1:53", Err: why.Error()}
+	}}}
+	b.start()
+	b.until("it is dialled often", func() bool { return tries.Load() > 6 })
+	b.stop()
+	require.Equal(t, 1, strings.Count(log.String(), "owner link down"), log.String())
 }
 
 // An owner that owes the reply to an opening keeps no link that is over.

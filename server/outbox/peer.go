@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"regexp"
 	"slices"
 	"sync"
 	"time"
@@ -167,6 +168,10 @@ func (p *peer) active(id frames.BindingID) (inc frames.IncarnationID, ok bool) {
 	return inc, ok
 }
 
+// ephemeral is the port of this side in what package net says of a packet that got no answer,
+// as of one that asked for the owner's address: another one at each try.
+var ephemeral = regexp.MustCompile(`:[0-9]+->`)
+
 // run dials, serves the link and dials again until ctx ends.
 func (p *peer) run(ctx context.Context) {
 	wait := firstRedial
@@ -179,7 +184,7 @@ func (p *peer) run(ctx context.Context) {
 		if up {
 			wait = firstRedial
 		}
-		if text := err.Error(); up || text != last { // once, not at each try
+		if text := ephemeral.ReplaceAllString(err.Error(), ":*->"); up || text != last { // once, not at each try
 			p.log.Warn("owner link down", "err", err)
 			last = text
 		}
