@@ -26,10 +26,11 @@ type Pulse struct {
 
 	serving atomic.Bool
 
-	mu   sync.Mutex
-	seen time.Duration // guarded by mu: boot reading
-	err  error         // guarded by mu: why the last turn failed; nil when it did not
-	on   bool          // guarded by mu: there is somebody to ask
+	mu     sync.Mutex
+	asked  time.Duration // guarded by mu: boot reading at which the turn under way began
+	asking bool          // guarded by mu: one is under way
+	err    error         // guarded by mu: why the last turn failed; nil when it did not
+	on     bool          // guarded by mu: there is somebody to ask
 }
 
 // NewPulse makes a pulse that knows of nothing yet.
@@ -42,7 +43,7 @@ func (u *Pulse) Run(ctx context.Context, what string, turn func(context.Context)
 	stop := context.AfterFunc(ctx, func() { u.Serves(false) })
 	defer stop()
 	u.mu.Lock()
-	u.what, u.seen, u.on = what, u.clock.Now().Boot, true
+	u.what, u.on = what, true
 	u.mu.Unlock()
 	defer func() {
 		u.mu.Lock()
@@ -52,14 +53,15 @@ func (u *Pulse) Run(ctx context.Context, what string, turn func(context.Context)
 	t := u.clock.NewTimer(pulseEvery)
 	defer t.Stop()
 	for {
+		u.mu.Lock()
+		u.asked, u.asking = u.clock.Now().Boot, true
+		u.mu.Unlock()
 		err := turn(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		u.mu.Lock()
-		if u.err = err; err == nil {
-			u.seen = u.clock.Now().Boot
-		}
+		u.err, u.asking = err, false
 		u.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -73,17 +75,17 @@ func (u *Pulse) Run(ctx context.Context, what string, turn func(context.Context)
 // Serves says whether the daemon's listeners are up.
 func (u *Pulse) Serves(is bool) { u.serving.Store(is) }
 
-// Healthy is nil unless what is asked fails, or has not answered for long. A start and a stop
-// are healthy.
+// Healthy is nil unless what is asked fails, or has not answered for long: a machine that slept
+// between two questions has hidden nothing. A start and a stop are healthy.
 func (u *Pulse) Healthy() Ailment {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch silent := u.clock.Now().Boot - u.seen; {
+	switch silent := u.clock.Now().Boot - u.asked; {
 	case !u.on:
 		return nil
 	case u.err != nil:
 		return fmt.Errorf("%s: %w", u.what, u.err)
-	case silent > stuckAfter:
+	case u.asking && silent > stuckAfter:
 		return fmt.Errorf("%s has not come round for %v", u.what, silent.Round(time.Second))
 	}
 	return nil

@@ -69,3 +69,34 @@ func TestPulse(t *testing.T) {
 	u.Serves(false)
 	require.ErrorIs(t, u.Ready(), errNotServing)
 }
+
+// TestASleepIsNoIllness: a machine that wakes, or a process that goes on after SIGSTOP, is asked
+// by its supervisor before it has asked anybody itself.
+func TestASleepIsNoIllness(t *testing.T) {
+	m := clock.NewManual(clock.Reading{Wall: time.Unix(1_800_000_000, 0), Boot: time.Hour})
+	u := NewPulse(m)
+	u.Serves(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	ran, asked := make(chan error, 1), make(chan struct{})
+	go func() {
+		ran <- u.Run(ctx, "the disk", func(ctx context.Context) error {
+			select {
+			case asked <- struct{}{}:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	<-asked
+	require.Eventually(t, func() bool {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		return !u.asking
+	}, awaiting, time.Millisecond)
+	m.Advance(8 * time.Hour)
+	require.NoError(t, u.Healthy(), "whether or not it has begun to ask again")
+	require.NoError(t, u.Ready())
+	<-asked
+	cancel()
+	require.NoError(t, <-ran)
+}
