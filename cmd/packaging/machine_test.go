@@ -50,6 +50,9 @@ mount -t cgroup2 none "$1"
 find "$1/$2" -depth -type d -exec rmdir {} \;
 `
 
+// bootTime is how long a systemd with nothing to start may take to say that it has.
+const bootTime = 2 * time.Minute
+
 // A machine runs systemd as its PID 1.
 type machine struct {
 	t      *testing.T
@@ -105,20 +108,28 @@ func newMachine(t *testing.T) *machine {
 	})
 	children := fmt.Sprintf("/proc/%d/task/%d/children", c.Process.Pid, c.Process.Pid)
 	up := false
-	require.Eventually(t, func() bool {
+	ask := func() bool {
 		raw, err := os.ReadFile(children)
-		select {
-		case <-gone:
-			return true
-		default:
-		}
 		if m.pid = strings.TrimSpace(string(raw)); err != nil || m.pid == "" {
 			return false
 		}
 		out, _ := m.command(t.Context(), "systemctl", "is-system-running").Output()
-		up = strings.TrimSpace(string(out)) == "running" || strings.TrimSpace(string(out)) == "degraded"
-		return up
-	}, 2*time.Minute, 50*time.Millisecond)
+		state := strings.TrimSpace(string(out))
+		return state == "running" || state == "degraded"
+	}
+	slow, tick := time.After(bootTime), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for waiting := true; waiting && !up; {
+		select {
+		case <-gone:
+			waiting = false
+		case <-slow:
+			fmt.Fprintf(log, "systemd has not come up in %v\n", bootTime)
+			waiting = false
+		case <-tick.C:
+			up = ask()
+		}
+	}
 	if !up {
 		m.pid = ""
 		said, _ := os.ReadFile(log.Name())
