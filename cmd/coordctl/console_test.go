@@ -303,3 +303,37 @@ func TestConsoleUsage(t *testing.T) {
 	}
 	require.Contains(t, f.cli("console", "--listen", "0.0.0.0:8080").errout, "ssh -L 8080:127.0.0.1:8080")
 }
+
+// TestTheBrowserIsGivenTheTokenInAFile since everybody reads command lines.
+func TestTheBrowserIsGivenTheTokenInAFile(t *testing.T) {
+	dir, bin := t.TempDir(), t.TempDir()
+	const url = "http://127.0.0.1:1/?token=s3cret"
+	script := "#!/bin/sh\nstat -c %a \"$1\" > " + bin + "/mode.new && cp \"$1\" " + bin + "/page && echo \"$@\" > " + bin + "/args && mv " + bin + "/mode.new " + bin + "/mode\n"
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "xdg-open"), []byte(script), 0o700))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("WAYLAND_DISPLAY", "")
+	t.Setenv("DISPLAY", "")
+	clean, err := openBrowser(url, dir)
+	require.NoError(t, err)
+	clean()
+	require.NoFileExists(t, filepath.Join(bin, "mode"), "there is no desktop")
+
+	t.Setenv("DISPLAY", ":0")
+	clean, err = openBrowser(url, dir)
+	require.NoError(t, err)
+	mode := filepath.Join(bin, "mode")
+	eventually(t, "the browser is opened", func() bool { _, err := os.Stat(mode); return err == nil })
+	raw, err := os.ReadFile(mode)
+	require.NoError(t, err)
+	require.Equal(t, "600\n", string(raw))
+	args, err := os.ReadFile(filepath.Join(bin, "args"))
+	require.NoError(t, err)
+	require.NotContains(t, string(args), "s3cret")
+	page, err := os.ReadFile(filepath.Join(bin, "page"))
+	require.NoError(t, err)
+	require.Contains(t, string(page), url)
+	clean()
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

@@ -224,6 +224,17 @@ func (p *listener) taken(m message) {
 	p.mu.Unlock()
 }
 
+// over reports whether the listener was cut off: what waits for it then is of no use, since it
+// begins anew.
+func (p *listener) over() bool {
+	select {
+	case <-p.cut:
+		return true
+	default:
+		return false
+	}
+}
+
 // join begins a listener, nil when there are too many. What it gets first is the whole.
 func (l *live) join() (*listener, []byte) {
 	l.mu.Lock()
@@ -277,7 +288,7 @@ func (l *live) serve(w http.ResponseWriter, r *http.Request) {
 		select {
 		case m := <-p.queue:
 			p.taken(m)
-			if s.send(m) != nil {
+			if p.over() || s.send(m) != nil {
 				return
 			}
 		case <-p.cut:

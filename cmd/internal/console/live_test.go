@@ -1,8 +1,15 @@
 package console
 
 import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -55,4 +62,81 @@ func TestAPageSeesWhatHappens(t *testing.T) {
 	require.True(t, has(whole, "first") && has(whole, "second"))
 	require.Contains(t, string(whole.data), first.String())
 	require.NotEmpty(t, whole.decode(t).Activity)
+}
+
+// TestASlowPageIsCutOff opens a stream that nobody reads, beside one that somebody does.
+func TestASlowPageIsCutOff(t *testing.T) {
+	x := newWorld(t)
+	p := x.opened(x.reader, nil)
+	quick := p.live()
+	quick.next()
+	nc, err := net.Dial("tcp", strings.TrimPrefix(p.base, "http://"))
+	require.NoError(t, err)
+	defer nc.Close()
+	require.NoError(t, nc.(*net.TCPConn).SetReadBuffer(1<<16))
+	_, err = fmt.Fprintf(nc, "GET /api/live HTTP/1.1\r\nHost: %s\r\nCookie: %s=%s\r\nConnection: close\r\n\r\n", strings.TrimPrefix(p.base, "http://"), p.cookie.Name, p.cookie.Value)
+	require.NoError(t, err)
+	l := p.server.live
+	listeners := func() int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return len(l.listeners)
+	}
+	require.Eventually(t, func() bool { return listeners() == 2 }, patience, time.Millisecond)
+	large := encode(strings.Repeat("x", 1<<16))
+	sent := 0
+	for ; listeners() == 2; sent++ {
+		require.Less(t, sent, maxQueued+400, "what waits for it is bounded")
+		l.mu.Lock()
+		l.broadcastLocked("large", large)
+		l.mu.Unlock()
+		quick.until("what was sent", func(e told) bool { return e.name == "large" })
+	}
+	require.Greater(t, sent, 1)
+	require.Equal(t, 1, listeners(), "and the other one goes on")
+	quick.next()
+	require.NoError(t, nc.SetReadDeadline(time.Now().Add(patience)))
+	rest, err := io.ReadAll(nc)
+	if ne := net.Error(nil); err != nil {
+		require.NotErrorAs(t, err, &ne, "the stream has not ended")
+	}
+	require.Less(t, bytes.Count(rest, []byte("event: large")), sent, "what waited for it is dropped")
+}
+
+func TestWhatWaitsForAPageIsBoundedInBytes(t *testing.T) {
+	p := &listener{queue: make(chan message, maxQueued), cut: make(chan struct{})}
+	whole := message{"reset", make([]byte, maxQueuedBytes+1)}
+	require.True(t, p.offer(whole), "one that is alone has room, or no page could ever show it")
+	require.False(t, p.offer(message{"state", []byte("x")}))
+	p.taken(<-p.queue)
+	for range maxQueued {
+		require.True(t, p.offer(message{"state", []byte("x")}))
+	}
+	require.False(t, p.offer(message{"state", []byte("x")}))
+}
+
+func TestPagesAreBounded(t *testing.T) {
+	x := newWorld(t)
+	p := x.opened(x.reader, nil)
+	var last *feed
+	for range maxListeners {
+		last = p.live()
+		last.next()
+	}
+	r := p.get("/api/live", nil)
+	require.Equal(t, http.StatusServiceUnavailable, r.status)
+	require.Equal(t, "BUSY", r.code(t))
+	require.NotEmpty(t, r.header.Get("Retry-After"))
+	last.close()
+	require.Eventually(t, func() bool {
+		a, err := p.http.Do(p.request("GET", "/api/live", ""))
+		require.NoError(t, err)
+		defer a.Body.Close()
+		return a.StatusCode == http.StatusOK
+	}, patience, 10*time.Millisecond)
+
+	p.end() // while they are open
+	for range last.events {
+	}
+	require.Empty(t, p.noise.String())
 }
