@@ -102,6 +102,7 @@ func TestDescriptionsSayWhatMatters(t *testing.T) {
 		in, err := json.Marshal(tool.InputSchema)
 		require.NoError(t, err)
 		require.Equal(t, !tool.Annotations.ReadOnlyHint || tool.Name == "get_operation", strings.Contains(string(in), `"operation_id"`), tool.Name)
+		require.NotContains(t, string(in), `"null"`, tool.Name)
 		require.NotContains(t, string(in), `"default"`, "%s: the SDK falls over defaults where arguments are null", tool.Name)
 	}
 }

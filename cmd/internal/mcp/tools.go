@@ -79,6 +79,9 @@ func schema[T any](enums map[string][]any) *jsonschema.Schema {
 		panic(fmt.Sprintf("mcp: schema of %T: %v", *new(T), err))
 	}
 	for name, p := range sc.Properties {
+		if enums != nil && len(p.Types) == 2 && p.Types[0] == "null" { // what is left out need not be null, which not every host can say
+			p.Type, p.Types = p.Types[1], nil
+		}
 		switch {
 		case enums[name] != nil:
 			p.Enum = enums[name]
