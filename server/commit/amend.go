@@ -20,7 +20,11 @@ type Amendment struct {
 	events int
 	fn     func(tx *store.Tx, v work.View, now uint64) error // or decide
 	decide Decide
+	still  func() bool // see ChangeWhile; nil: the records tell everything
 }
+
+// holds reports whether what was last decided would be decided so now.
+func (a *Amendment) holds() bool { return a.still == nil || a.still() }
 
 // amendmentSize estimates an ADMIN row in a log record.
 const amendmentSize = 512

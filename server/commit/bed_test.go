@@ -77,7 +77,8 @@ type bed struct {
 	disk    *simfs.FS
 	clk     *clock.Manual
 	witness *stubWitness
-	options Options // of the next writer
+	options Options              // of the next writer
+	stored  func(*store.Options) // changes those of the next store; nil is ignored
 
 	store  *store.Store
 	fence  *authority.Fence
@@ -107,7 +108,11 @@ func newBed(t testing.TB) *bed {
 }
 
 func (b *bed) storeOptions() store.Options {
-	return store.Options{FS: b.disk, Clock: b.clk, Manual: true, UnsafeNoSync: true, SegmentBytes: 64 << 10}
+	o := store.Options{FS: b.disk, Clock: b.clk, Manual: true, UnsafeNoSync: true, SegmentBytes: 64 << 10}
+	if b.stored != nil {
+		b.stored(&o)
+	}
+	return o
 }
 
 // start opens the store and activates, without installing.

@@ -53,7 +53,7 @@ type Fence interface {
 }
 
 // A Grant is the authentication that a proposal was made under. Err is non-nil once it is
-// revoked or expired.
+// revoked or expired. Grants can be compared: those of one connection are one.
 type Grant interface {
 	Err(now clock.Reading) error
 }

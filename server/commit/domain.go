@@ -36,6 +36,16 @@ func (w *Writer) Change(ctx context.Context, refs []frames.ObjectRef, fn Decide)
 	return w.amend(ctx, Domain(refs, 0, 0, fn))
 }
 
+// ChangeWhile is Change for a decision that rests on more than records, such as a grant. A
+// decision may wait for the flush of the commit before; then still is asked immediately before
+// its own is written, on the same goroutine as fn, and unless it reports true fn decides anew.
+// It must not block.
+func (w *Writer) ChangeWhile(ctx context.Context, refs []frames.ObjectRef, still func() bool, fn Decide) error {
+	a := Domain(refs, 0, 0, fn)
+	a.still = still
+	return w.amend(ctx, a)
+}
+
 // Read runs fn between two commits on a view that finds everything, and prefetches again for
 // as long as it has not: what fn sees is durable and published. fn may run more than once.
 func (w *Writer) Read(ctx context.Context, refs []frames.ObjectRef, fn func(work.View) error) error {

@@ -3,15 +3,19 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"coordinator/frames"
 	"coordinator/server/authority"
 	"coordinator/server/store"
 	"coordinator/server/store/simfs"
+	"coordinator/server/work"
 )
 
 // inTheAir proposes cmd and leaves its round in flight.
@@ -46,6 +50,7 @@ func TestWhatFliesIsNotShown(t *testing.T) {
 	require.Empty(t, b.published)
 	require.True(t, none(one))
 	require.Panics(t, func() { b.store.Cut() }, "no cut is made of it")
+	require.Panics(t, func() { b.store.View() }, "nor is it looked at")
 
 	again := b.propose(create(t, 1, 1, "a"), alice)
 	two := b.propose(update(t, 2, 1, "b"), alice)
@@ -127,6 +132,28 @@ func TestAGrantThatEndsWhileItsRoundWaitsIsRefused(t *testing.T) {
 	require.NoError(t, (<-good).err)
 	require.Equal(t, frames.CodeNotFound, code(t, (<-rests).err))
 	require.EqualValues(t, 1, b.count(frames.KindObjective))
+}
+
+// So it is with what else a decision rests on.
+func TestWhatADecisionRestsOnIsAskedAgain(t *testing.T) {
+	b := newBed(t)
+	inTheAir(t, b, create(t, 1, 1, "a"))
+	good, decided := true, []bool{}
+	done := make(chan error, 2)
+	a := Domain(nil, 0, 0, func(work.View, work.Env) (work.Outcome, error) {
+		decided = append(decided, good)
+		return work.Outcome{}, nil
+	})
+	a.still = func() bool { return decided[len(decided)-1] == good }
+	require.NoError(t, b.writer.Amend(a, func(err error) { done <- err }))
+	atFlush(b, func() error {
+		require.Equal(t, []bool{true}, decided)
+		good = false
+		return nil
+	})
+	require.NoError(t, b.step())
+	require.NoError(t, <-done)
+	require.Equal(t, []bool{true, false}, decided)
 }
 
 // What was decided while a flush stalled is decided again, as of then.
@@ -251,4 +278,97 @@ func TestC05_CrashInFlight(t *testing.T) {
 		require.EqualValues(t, 2, b.count(frames.KindOperation))
 		require.NoError(t, b.store.Abandon())
 	}
+}
+
+// With flights beside checkpoints, new segments, cuts, replays and lookups: each command has
+// one effect and one answer, and events go out in order and without a hole.
+func TestC08_FlightsBesideAllElse(t *testing.T) {
+	b := newBed(t)
+	b.stored = func(o *store.Options) { o.Manual, o.CheckpointOps = false, 40 }
+	b.restart(b.disk.Kill)
+	before := b.store.State()
+	ctx, cancel := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- b.writer.Run(ctx) }()
+	const senders, each = 16, 30
+	results := make([]frames.OperationResult, senders*each)
+	var sending errgroup.Group
+	for s := range senders {
+		sending.Go(func() error {
+			for i := s; i < len(results); i += senders {
+				p, got := b.proposal(create(t, i+1, i+1, "a"), alice)
+				q, again := b.proposal(create(t, i+1, i+1, "a"), bob)
+				q.Command.From = p.Command.From
+				if err := errors.Join(b.writer.Propose(p), b.writer.Propose(q)); err != nil {
+					return err
+				}
+				a, other := <-got, <-again
+				if a.err != nil || other.err != nil || !reflect.DeepEqual(a, other) {
+					return fmt.Errorf("%d: %v, and once more %v", i, a, other)
+				}
+				results[i] = a.result
+				if err := b.look(ctx, id16[frames.OperationID](i+1), a.result); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	require.NoError(t, sending.Wait())
+	cancel()
+	require.NoError(t, <-ran)
+	require.NoError(t, b.store.Close())
+	next := before.Head
+	for _, p := range b.published {
+		require.EqualValues(t, next+1, p.First)
+		next = frames.EventCut(p.Last)
+	}
+	b.start()
+	require.EqualValues(t, len(results), b.count(frames.KindObjective))
+	require.EqualValues(t, len(results), b.count(frames.KindOperation))
+	require.Equal(t, next, b.store.State().Head)
+	for i, want := range results {
+		require.Equal(t, want, b.do(create(t, i+1, i+1, "a"), alice).result)
+	}
+}
+
+// look finds an operation that has the result want in a lookup, and its event in a cut and a
+// replay.
+func (b *bed) look(ctx context.Context, op frames.OperationID, want frames.OperationResult) error {
+	got, err := b.writer.Lookup(ctx, op, alice)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		return errors.Join(err, fmt.Errorf("a lookup gives %v, want %v", got, want))
+	}
+	var cut *store.Cut
+	if err := b.writer.Do(ctx, func(s *store.Store) error { cut = s.Cut(); return nil }); err != nil {
+		return err
+	}
+	defer cut.Close()
+	ops := 0
+	all := func(frames.ObjectKind, frames.KeyID) bool { return true }
+	for after, done := (store.Key{}), false; !done; {
+		var rows []store.Row
+		if rows, done, err = cut.Page(after, all, 100); err != nil {
+			return err
+		}
+		for i := range rows {
+			after = rows[i].Key()
+			if rows[i].Record.Kind == frames.KindOperation {
+				ops++
+			}
+		}
+	}
+	if n := cut.Count(frames.KindOperation); cut.Seq() < frames.EventCut(want.Sequence) || n != uint64(ops) {
+		return fmt.Errorf("a cut at %d counts %d operations and has %d; one is of %d", cut.Seq(), n, ops, want.Sequence)
+	}
+	replay, err := b.store.Replay(0, cut.Seq())
+	if err != nil {
+		return err
+	}
+	defer replay.Close()
+	total, err := replay.Count(all)
+	if err == nil && uint64(total.Last) != uint64(cut.Seq()) {
+		err = fmt.Errorf("a replay to %d ends at %d", cut.Seq(), total.Last)
+	}
+	return err
 }

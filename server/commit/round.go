@@ -155,7 +155,8 @@ func (w *Writer) admit(it *item, now clock.Reading) error {
 }
 
 // holds reports whether what r decided a while ago may be committed now: every grant that it
-// acts for is still good (protocol.md §5.5), and not much time has passed.
+// acts for is still good (protocol.md §5.5), so is whatever else its amendments rest on, and
+// not much time has passed.
 func (w *Writer) holds(r *round) bool {
 	now := w.o.Clock.Now()
 	if now.Boot-r.first.Boot > decidedFor {
@@ -163,13 +164,18 @@ func (w *Writer) holds(r *round) bool {
 	}
 	var checked Grant
 	for i, it := range r.items {
-		if it.proposal == nil || it.proposal.Grant == checked || r.replies[i].err != nil {
-			continue
-		}
-		if it.proposal.Grant.Err(now) != nil {
+		switch {
+		case r.replies[i].err != nil: // nothing is done for it
+		case it.amendment != nil:
+			if !it.amendment.holds() {
+				return false
+			}
+		case it.proposal.Grant == checked:
+		case it.proposal.Grant.Err(now) != nil:
 			return false
+		default:
+			checked = it.proposal.Grant
 		}
-		checked = it.proposal.Grant
 	}
 	return true
 }

@@ -97,13 +97,18 @@ func (s *session) settle(ctx context.Context, e *work.Effect) error {
 	return err
 }
 
-// mark makes DISPATCHED durable. The grant is judged in the same instant [D-46].
+// mark makes DISPATCHED durable. The grant is judged in the same instant [D-46], and judged
+// anew if it is another when that is written.
 func (s *session) mark(ctx context.Context, e *work.Effect) (what work.Dispatch, err error) {
 	id, principal, scopes := e.Attempt.ID, e.Principal, e.Scopes()
-	err = s.change(ctx, []frames.ObjectRef{work.EffectRef(id)}, func(v work.View, env work.Env) (out work.Outcome, err error) {
-		out, what, err = work.MarkDispatched(v, id, !s.p.b.o.Authorised(principal, scopes), env)
-		return out, err
-	})
+	judge := func() bool { return s.p.b.o.Authorised(principal, scopes) }
+	judged := false // on the writer's goroutine
+	err = s.p.b.o.Writer.ChangeWhile(ctx, []frames.ObjectRef{work.EffectRef(id)}, func() bool { return judge() == judged },
+		func(v work.View, env work.Env) (out work.Outcome, err error) {
+			judged = judge()
+			out, what, err = work.MarkDispatched(v, id, !judged, env)
+			return out, err
+		})
 	return what, err
 }
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"coordinator/frames"
@@ -23,6 +24,8 @@ type Flight struct {
 	buf   []byte
 	items []item
 	batch Batch
+
+	written atomic.Bool // the record is durable
 }
 
 // Seal ends a transaction that is to be committed. Nothing of it is written yet, and after an
@@ -79,6 +82,7 @@ func (f *Flight) Write() error {
 		f.s.fail(err)
 		return err
 	}
+	f.written.Store(true)
 	return nil
 }
 
@@ -104,7 +108,7 @@ func (s *Store) Land(f *Flight) Batch {
 	if f.Empty() {
 		return f.batch
 	}
-	if s.applied != f {
+	if s.applied != f || !f.written.Load() {
 		panic("store: a flight landed out of turn")
 	}
 	s.applied = nil

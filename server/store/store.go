@@ -160,8 +160,9 @@ func (s *Store) Begin() *Tx {
 }
 
 // View is a transaction for reading alone: it disturbs none that is under construction, and
-// lasts until the next View. Writer only.
+// lasts until the next View. Writer only, and not between a flight's Apply and its Land.
 func (s *Store) View() *Tx {
+	s.onGround("a view")
 	s.pickUp()
 	s.view.reset(s)
 	return &s.view
