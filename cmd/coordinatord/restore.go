@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -172,6 +173,13 @@ func (r *restorer) make(m *backup.Manifest, cfg *config, report *restoreReport) 
 	}
 	report.NewIncarnation, report.LinkPublicKey = incarnation.String(), handshake.FormatPublicKey(key.Public())
 	report.lines(cfg)
+	var text bytes.Buffer
+	if err := report.print(&text, "text"); err != nil {
+		return to.Abandon(err)
+	}
+	if err := durable.Replace(cfg.path(backup.ReportFile), text.Bytes(), durable.PrivateFile); err != nil {
+		return to.Abandon(err)
+	}
 	return to.Finish()
 }
 
@@ -234,8 +242,8 @@ What came later is lost; every client that was shown more of it will say so.
 		}
 	}
 	_, err := fmt.Fprintf(w, "%d client keys may connect, as of the backup: revoke those again that you revoked since:\n  coordinatord keys --state %s list\n"+
-		"Then serve, at %s:\n  coordinatord serve --state %s\n",
-		r.Keys, shell.Quote(r.StateDir), r.Socket, shell.Quote(r.StateDir))
+		"Then serve, at %s:\n  coordinatord serve --state %s\nAll this is kept in %s.\n",
+		r.Keys, shell.Quote(r.StateDir), r.Socket, shell.Quote(r.StateDir), filepath.Join(r.StateDir, backup.ReportFile))
 	return err
 }
 

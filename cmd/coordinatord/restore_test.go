@@ -20,6 +20,7 @@ import (
 	"coordinator/cmd/internal/daemon"
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/durable"
 	"coordinator/server/backup"
 )
 
@@ -231,6 +232,12 @@ func TestRestoreMakesItsOwnDirectory(t *testing.T) {
 	c := launch(t, []string{"COORDINATOR_FAILPOINT=restore-named=kill"}, coordinatord, "restore", whole, "--state", named)
 	require.Equal(t, -1, c.ends(), c.output())
 	ok(t, coordinatord, "verify", "--state", named)
+	key, err := handshake.LoadKey(filepath.Join(named, linkKey))
+	require.NoError(t, err)
+	said, err := durable.ReadPrivate(filepath.Join(named, backup.ReportFile), 1<<16)
+	require.NoError(t, err)
+	require.Contains(t, string(said), " add --coordinator "+r.report.CoordinatorID+" "+handshake.FormatPublicKey(key.Public())+"\n", "what it had no time to print")
+	require.Contains(t, string(said), " revoke "+keyID(r.report.LinkPublicKey)+"\n")
 	_, _, errs = run(t, coordinatord, "restore", whole, "--state", named)
 	require.Contains(t, errs, "is not empty")
 	q := launch(t, nil, coordinatord, "serve", "--state", named)

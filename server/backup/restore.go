@@ -30,6 +30,10 @@ const lockFile = "store.lock"
 // LinkFile is the name of the link key, which a restored directory has of its own.
 const LinkFile = "link.ed25519"
 
+// ReportFile is the name of what a restore has to say, in the directory that it made: a
+// terminal forgets, and a disk that is full takes no output.
+const ReportFile = "restored.txt"
+
 // A Restored is a state directory that is being made from a backup.
 type Restored struct {
 	dir    string
@@ -91,7 +95,7 @@ func Interrupted(dir string) bool {
 
 // restoredNames are the files that an unfinished restore can have left.
 func restoredNames() []string {
-	return append(slices.Clone(configFiles), ConfigFile+restoringSuffix, LinkFile, store.StateFile, lockFile)
+	return append(slices.Clone(configFiles), ConfigFile+restoringSuffix, LinkFile, ReportFile, store.StateFile, lockFile)
 }
 
 // fresh refuses a directory in which anything is but what an interrupted restore left.
