@@ -64,6 +64,7 @@ type Model struct {
 	told    uint64      // activities so far
 	fresh   int         // of them since the last refresh
 	gap     *client.Gap
+	healed  *client.Healed
 	lost    *client.LostHistory
 	current bool // the last state told was current
 }
@@ -163,14 +164,14 @@ func (m *Model) stateNotice(s *client.ReplicaState, now time.Time) {
 	switch {
 	case s.Gap != nil && (m.gap == nil || m.gap.Cause == nil && m.gap != s.Gap):
 		m.happened(now, "GAP", m.gapOf(s.Gap).Message)
-	case s.Gap == nil && m.gap != nil && s.Healed != nil:
+	case s.Healed != nil && s.Healed != m.healed && m.view != nil:
 		text := "the coordinator goes on from there; nothing is missing"
 		if s.Healed.Replayed {
 			text = "the log was replayed; nothing is missing"
 		}
 		m.happened(now, "HEALED", text)
 	}
-	m.gap = s.Gap
+	m.gap, m.healed = s.Gap, s.Healed
 }
 
 // happened keeps one thing about the view itself.

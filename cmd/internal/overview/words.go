@@ -33,8 +33,11 @@ func EventText(e *client.Event) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("event %d: %w", e.Sequence, err)
 		}
-		if o, ok := p.(*frames.Objective); ok {
-			return fmt.Sprintf("objective is %v: %s", o.State, Title(o.Document)), nil
+		switch p := p.(type) {
+		case *frames.Objective:
+			return fmt.Sprintf("objective is %v: %s", p.State, Title(p.Document)), nil
+		case *frames.Operation:
+			return "operation is " + ResultText(p.Result), nil
 		}
 		return runs.RecordText(&r, p), nil
 	case e.Kind == frames.EventObjectRemoved:
