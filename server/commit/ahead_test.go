@@ -151,3 +151,46 @@ func TestRunDecidesWhileItFlushes(t *testing.T) {
 	running(t, b)
 	require.NoError(t, b.writer.Turn(t.Context()))
 }
+
+// A stop in the middle of a divergence leaves open what has landed, and refuses what was
+// decided upon it.
+func TestStopWhileDivergedAnswersWhatHasLanded(t *testing.T) {
+	b := newBed(t)
+	one := inTheAir(t, b, create(t, 1, 1, "a"))
+	two := b.propose(update(t, 2, 1, "b"), alice)
+	atFlush(b, func() error {
+		b.clk.StepWall(-time.Hour)
+		return nil
+	})
+	require.ErrorIs(t, b.step(), authority.ErrDiverged)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, b.writer.Run(ctx))
+	require.Len(t, one, 1)
+	require.ErrorIs(t, (<-one).err, ErrUnacknowledged)
+	require.ErrorIs(t, (<-two).err, ErrStopped)
+	require.NoError(t, b.fence.Stop(t.Context()), "nobody is left inside the fence")
+}
+
+// A store that fails while a round is decided has nothing of it.
+func TestAStoreThatFailsBeforeTheSealRefuses(t *testing.T) {
+	b := newBed(t)
+	b.options.LowDisk = func() bool { b.store.Abandon(); return false } //nolint:errcheck // it is meant to be gone
+	b.restart(b.disk.Kill)
+	got := b.propose(create(t, 1, 1, "a"), alice)
+	require.ErrorIs(t, b.step(), store.ErrFailed)
+	require.Len(t, got, 1)
+	require.ErrorIs(t, (<-got).err, ErrStopped)
+	require.NoError(t, b.fence.Stop(t.Context()), "nobody is left inside the fence")
+}
+
+// A refusal shows what is there: it passes the fence like what is written.
+func TestC05_RefusalPastTheDeadlineIsNotTold(t *testing.T) {
+	b := newBed(t)
+	b.options.LowDisk = func() bool { b.clk.Advance(leaseSeconds * time.Second); return false }
+	b.restart(b.disk.Kill)
+	got := b.propose(update(t, 1, 1, "a"), alice)
+	require.ErrorIs(t, b.step(), authority.ErrFenced)
+	require.Len(t, got, 1)
+	require.ErrorIs(t, (<-got).err, ErrUnacknowledged)
+}
