@@ -118,6 +118,7 @@ type relay struct {
 	to     *net.UDPAddr
 	client atomic.Pointer[net.UDPAddr]
 	mute   atomic.Bool
+	passes atomic.Int64 // the largest datagram that is passed on; zero: any
 
 	mu   sync.Mutex
 	back *net.UDPConn // guarded by mu
@@ -140,7 +141,7 @@ func newRelay(t testing.TB, to net.Addr) *relay {
 			}
 			r.client.Store(from)
 			r.mu.Lock()
-			if !r.mute.Load() {
+			if r.lets(n) {
 				r.back.WriteToUDP(b[:n], r.to)
 			}
 			r.mu.Unlock()
@@ -155,6 +156,11 @@ func newRelay(t testing.TB, to net.Addr) *relay {
 		r.wg.Wait()
 	})
 	return r
+}
+
+func (r *relay) lets(size int) bool {
+	most := int(r.passes.Load())
+	return !r.mute.Load() && (most == 0 || size <= most)
 }
 
 // move makes the relay go on from a fresh address.
@@ -176,7 +182,7 @@ func (r *relay) move(t testing.TB) {
 			if errors.Is(err, net.ErrClosed) || err != nil && r.done.Load() {
 				return
 			}
-			if client := r.client.Load(); err == nil && client != nil && !r.mute.Load() {
+			if client := r.client.Load(); err == nil && client != nil && r.lets(n) {
 				r.front.WriteToUDP(b[:n], client)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/quic-go/quic-go"
@@ -49,18 +50,14 @@ func Listen(addr string, o Options) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	local, err := net.ResolveUDPAddr("udp", addr)
+	udp, err := bind(addr)
 	if err != nil {
-		return nil, fmt.Errorf("listen on quic %s: %w", addr, err)
-	}
-	udp, err := net.ListenUDP("udp", local)
-	if err != nil {
-		return nil, fmt.Errorf("listen on quic %s: %w", addr, err)
+		return nil, err
 	}
 	for _, problem := range tune(udp) {
 		o.Logger.Warn("quic may be slow", "problem", problem)
 	}
-	for _, problem := range packetProblems(local.IP) {
+	for _, problem := range packetProblems(udp.LocalAddr().(*net.UDPAddr).IP) {
 		o.Logger.Warn("quic may not get through", "problem", problem)
 	}
 	l := &Listener{
@@ -86,6 +83,36 @@ func Listen(addr string, o Options) (*Listener, error) {
 	})
 	l.taking.Go(l.run)
 	return l, nil
+}
+
+// CanListen reports why [Listen] would not get addr now, for whoever must not take what
+// others wait for before it is certain to be reached.
+func CanListen(addr string) error {
+	udp, err := bind(addr)
+	if err != nil {
+		return err
+	}
+	return udp.Close()
+}
+
+// bind opens the UDP socket at addr. Where the system's words leave open what to do, the
+// error says it.
+func bind(addr string) (*net.UDPConn, error) {
+	local, err := net.ResolveUDPAddr("udp", addr)
+	var udp *net.UDPConn
+	if err == nil {
+		udp, err = net.ListenUDP("udp", local)
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		err = fmt.Errorf("this machine has no address %s: name one that it has, or 0.0.0.0 or [::] for all of them (%w)", local.IP, err)
+	case errors.Is(err, syscall.EADDRINUSE):
+		err = fmt.Errorf("another process listens there: find it with `ss -lunp`, or choose another port (%w)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen on quic %s: %w", addr, err)
+	}
+	return udp, nil
 }
 
 // admit is asked by QUIC before a first packet costs anything. The charge ends

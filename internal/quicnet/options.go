@@ -81,12 +81,18 @@ const (
 	maxWindow     = 2 << 20
 )
 
+// packetSize is the smallest that QUIC allows for a connection's first packets. They begin
+// with it and grow as larger ones turn out to arrive: a router may lose those that are too
+// large for its next link without a word, and the handshake could then never end.
+const packetSize = 1200
+
 // config is what both sides ask of QUIC; streams is how many bidirectional
 // streams the peer may open in the connection's whole life.
 func (o *Options) config(streams int64) *quic.Config {
 	return &quic.Config{
 		HandshakeIdleTimeout:           o.HandshakeTimeout / 2, // quic-go allows twice that for the whole
 		MaxIdleTimeout:                 o.IdleTimeout,
+		InitialPacketSize:              packetSize,
 		MaxIncomingStreams:             streams,
 		RequireStreamCreditRelease:     true, // which never comes: a finished stream makes no room for a second
 		MaxIncomingUniStreams:          -1,

@@ -368,7 +368,34 @@ func TestDialFailures(t *testing.T) {
 		l := listen(t, Options{})
 		_, err := Listen(l.Addr().String(), Options{TLS: serverTLS(t)})
 		require.ErrorIs(t, err, syscall.EADDRINUSE)
+		require.ErrorContains(t, err, "another process listens there")
+		require.ErrorIs(t, CanListen(l.Addr().String()), syscall.EADDRINUSE)
+		require.NoError(t, l.Finish())
+		require.NoError(t, CanListen(l.Addr().String()))
 	})
+	t.Run("address of another machine", func(t *testing.T) {
+		err := CanListen("192.0.2.1:7740")
+		require.ErrorIs(t, err, syscall.EADDRNOTAVAIL)
+		require.ErrorContains(t, err, "this machine has no address 192.0.2.1")
+	})
+}
+
+// A way that loses what is larger than a link of 1,280 bytes carries, and tells nobody, takes
+// connections and all that goes over them.
+func TestPacketsBeginSmall(t *testing.T) {
+	l := listen(t, Options{})
+	r := newRelay(t, l.Addr())
+	r.passes.Store(1280 - 20 - 8)
+	client := dial(t, r.front.LocalAddr().String(), Options{HandshakeTimeout: within})
+	want := make([]byte, 100<<10)
+	_, err := client.Write(want)
+	require.NoError(t, err)
+	server, err := l.Accept()
+	require.NoError(t, err)
+	defer server.Close()
+	require.NoError(t, server.SetDeadline(time.Now().Add(within)))
+	_, err = io.ReadFull(server, make([]byte, len(want)))
+	require.NoError(t, err)
 }
 
 // A name whose first address is not served is tried at its next.

@@ -55,9 +55,9 @@ func bufferProblem(name, setting string, size int) string {
 		name, size>>10, wantBuffer>>10, setting, wantBuffer)
 }
 
-// Smallest MTU of a link that QUIC's smallest packets, 1200 bytes, fit into.
+// Smallest MTU of a link that QUIC's smallest packets fit into.
 const (
-	minMTU4 = 1200 + 20 + 8
+	minMTU4 = packetSize + 20 + 8
 	minMTU6 = 1280 // of IPv6 itself
 )
 
