@@ -10,6 +10,7 @@ import (
 	"coordinator/handshake"
 	"coordinator/internal/clock"
 	"coordinator/internal/durable"
+	"coordinator/internal/quicnet"
 	"coordinator/internal/sock"
 	"coordinator/server/authority"
 	"coordinator/server/commit"
@@ -114,6 +115,11 @@ func serveStore(ctx context.Context, o Options, lock *durable.Lock, st *store.St
 	})
 	if err != nil {
 		return err
+	}
+	if o.QUIC != "" { // an activation that nobody could reach would only end another's
+		if err := quicnet.CanListen(o.QUIC); err != nil {
+			return err
+		}
 	}
 	wit, err := o.Witness()
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"coordinator/handshake"
 	"coordinator/internal/durable"
@@ -66,7 +67,7 @@ func Code(err error) int {
 		return ExitOK
 	case errors.As(err, &carried):
 		return carried.Code
-	case errors.As(err, &held), errors.As(err, &port):
+	case errors.As(err, &held), errors.As(err, &port), errors.Is(err, syscall.EADDRINUSE):
 		return ExitHeld
 	case errors.As(err, &occupied):
 		if occupied.Live {
