@@ -19,9 +19,11 @@ const (
 	// defaultDialTimeout bounds dial and proof beside the context.
 	defaultDialTimeout = 10 * time.Second
 	// clientPing is the silence after which the client asks whether the owner is there, and
-	// clientClose that after which it gives the connection up.
-	clientPing  = 15 * time.Second
-	clientClose = 45 * time.Second
+	// clientClose that after which it gives the connection up. On a way that loses everything
+	// nothing else tells: no frame that is sent unasked has a reply, and what was dispatched
+	// waits for one.
+	clientPing  = 5 * time.Second
+	clientClose = 20 * time.Second
 	// readWindow is how much output is asked for at once: what a slow caller of ReadOutput makes
 	// this side keep, so that the connection's reader never waits for it.
 	readWindow = 1 << 20
@@ -44,6 +46,7 @@ var (
 	ErrClosed = errors.New("closed")
 
 	errUnasked = errors.New("a reply to no outstanding request")
+	errSilent  = fmt.Errorf("nothing has come from the owner for %v: it is stopped, or what is sent to it is lost", clientClose)
 )
 
 // ClientOptions configure [Dial].
@@ -102,6 +105,7 @@ type Client struct {
 	waiting map[frames.RequestID]*request // guarded by mu; nil once ended
 	heard   time.Duration                 // guarded by mu; BOOTTIME of the last frame
 	closed  bool                          // guarded by mu
+	silent  bool                          // guarded by mu: given up because nothing came
 }
 
 // Dial connects to an owner and proves both sides. Errors: *[RefusedError] (above all

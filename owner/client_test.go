@@ -292,7 +292,7 @@ func TestSilentOwnerIsGivenUp(t *testing.T) {
 	}
 	<-c.Done()
 	err := <-waits
-	require.Error(t, err)
+	require.ErrorIs(t, err, errSilent)
 	require.Zero(t, codeOf(err))
 	require.Error(t, get(), "and nothing is asked any more")
 }

@@ -22,8 +22,11 @@ func (c *Client) readLoop() {
 	c.nc.Close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	switch {
+	case c.closed:
 		err = ErrClosed
+	case c.silent:
+		err = errSilent
 	}
 	c.err = err
 	c.waiting = nil
@@ -210,6 +213,7 @@ func (c *Client) watch() {
 		}
 		c.mu.Lock()
 		silent := c.opt.Clock.Now().Boot - c.heard
+		c.silent = silent >= clientClose
 		c.mu.Unlock()
 		if silent >= clientClose {
 			c.nc.Close() // the reader ends

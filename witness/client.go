@@ -20,9 +20,11 @@ const defaultTimeout = 10 * time.Second
 
 // ClientOptions configure [NewClient].
 type ClientOptions struct {
-	// Socket is the path of the witness's Unix socket. Dial, such as a [QUICDialer], replaces it.
+	// Socket is the path of the witness's Unix socket. Dial, such as a [QUICDialer] of Addr,
+	// replaces it; Addr is then what errors say of where the witness is.
 	Socket string
 	Dial   link.Dialer
+	Addr   string
 	// Pin is the fingerprint of the witness's key, WitnessID its id. Anybody else is
 	// [ErrImpostor].
 	Pin       frames.Fingerprint
@@ -271,7 +273,7 @@ func (c *Client) call(ctx context.Context, op string, again bool, leaseSecs uint
 				continue
 			}
 			if cause := context.Cause(ctx); cause != nil && refused == nil && !errors.Is(err, ErrImpostor) {
-				err = &unansweredError{c.opt.Socket, cause}
+				err = &unansweredError{c.opt.Socket, c.opt.Addr, cause}
 			}
 			return err
 		}
@@ -295,7 +297,7 @@ func (c *Client) session(ctx context.Context) (s *clientSession, fresh bool, err
 	s, err = c.open(ctx)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, ErrImpostor) && !errors.As(err, new(*RefusedError)) {
-			err = &unansweredError{c.opt.Socket, cause} // err is only that the connection was given up
+			err = &unansweredError{c.opt.Socket, c.opt.Addr, cause} // err is only that the connection was given up
 		}
 		return nil, false, fmt.Errorf("connect: %w", err)
 	}
@@ -314,11 +316,14 @@ func (c *Client) drop() {
 // An unansweredError is the end of a wait. The cause names a timer or a stop, which is
 // nothing to a reader who wants to know what to look at.
 type unansweredError struct {
-	socket string
-	cause  error
+	socket, addr string
+	cause        error
 }
 
 func (e *unansweredError) Error() string {
+	if e.addr != "" {
+		return "no answer from " + e.addr + " in the time there was; is the witness stopped or overloaded, or does something between the hosts lose UDP packets?"
+	}
 	return "no answer at " + e.socket + " in the time there was; is the witness stopped or overloaded?"
 }
 

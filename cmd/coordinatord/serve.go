@@ -141,7 +141,7 @@ func witnessClient(cfg *config, key *handshake.Key) (*witness.Client, error) {
 		CoordinatorID: cfg.CoordinatorID, Key: key, Clock: clock.System(), Rand: rand.Reader,
 	}
 	if cfg.WitnessQUIC != "" {
-		o.Dial = witness.QUICDialer(cfg.WitnessQUIC, cfg.WitnessPin, o.Clock)
+		o.Addr, o.Dial = cfg.WitnessQUIC, witness.QUICDialer(cfg.WitnessQUIC, cfg.WitnessPin, o.Clock)
 	}
 	return witness.NewClient(o)
 }
