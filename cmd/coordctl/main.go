@@ -121,7 +121,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	flags.StringVar(&a.keySource, "key", "", "the key to prove instead of the context's: a `FILE`, fd:N, agent or agent:PUBLIC_KEY")
 	flags.StringVarP(&a.output, "output", "o", "table", "output `FORMAT`: table or json")
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
-	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator that is not there yet")
+	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator, or the owner of a run, that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
 		a.endCommand(completing), a.cancelCommand(), a.archiveCommand(), a.getCommand(), a.snapshotCommand(),
 		a.opCommand(), a.pingCommand(), a.keygenCommand(), a.watchCommand(), a.describeCommand(),

@@ -11,6 +11,7 @@ import (
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
+	"coordinator/internal/quicnet"
 	"coordinator/owner"
 )
 
@@ -38,6 +39,12 @@ func (a *app) explainOwner(err error) (message, bool) {
 		m.next = []string{"try again; if it stays so, look at the owner's log"}
 	}
 	return m, true
+}
+
+// ownerAway reports whether err says that the owner is not there now, and may be soon.
+func ownerAway(err error) bool {
+	return errors.As(err, new(*runs.OwnerError)) &&
+		(absent(err) || errors.Is(err, io.EOF) || errors.Is(err, quicnet.ErrPeerClosed) || errors.Is(err, quicnet.ErrLost))
 }
 
 // dialOwner connects to an owner of the context for reading output, which is also how its

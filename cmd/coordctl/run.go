@@ -282,7 +282,7 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		ObjectiveID: r.objective, RunID: r.run, WorkSessionID: r.session, ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document,
 		PendingBindingID: frames.PendingBindingID(r.binding), Owner: o.Authority,
 	}
-	if err := a.place(ctx, c, o, f, body); err != nil { // first, so that nothing is created in vain
+	if err := a.placeBy(ctx, time.Now().Add(a.wait), c, o, f, body); err != nil { // first, so that nothing is created in vain
 		return nil, result, err
 	}
 	if f.objective != "" {
@@ -304,7 +304,7 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		if perr := pause(ctx, outputPause); perr != nil {
 			return r, result, err
 		}
-		if err := a.place(ctx, c, o, f, body); err != nil {
+		if err := a.placeBy(ctx, until, c, o, f, body); err != nil {
 			return nil, result, err
 		}
 	}
@@ -333,6 +333,19 @@ func (a *app) send(ctx context.Context, c *client.Context, s *client.Session, r 
 		return result, &commandError{r.op, again{args: fmt.Sprintf("run --op %v", r.op)}, retried, err}
 	}
 	return result, &commandError{r.op, again{}, false, errors.Join(err, dropSent(c, r.op))}
+}
+
+// placeBy is place for an owner that is away for a moment, as it is while it restarts.
+func (a *app) placeBy(ctx context.Context, until time.Time, c *client.Context, o client.Owner, f runFlags, body *frames.StartRun) error {
+	for {
+		err := a.place(ctx, c, o, f, body)
+		if err == nil || !ownerAway(err) || !time.Now().Add(outputPause).Before(until) {
+			return err
+		}
+		if pause(ctx, outputPause) != nil {
+			return err
+		}
+	}
 }
 
 // place asks the owner who it is now and where it would run the command.
