@@ -33,6 +33,7 @@
 //	sh skip="needs systemd as PID 1"  not run; the reason is printed by the test
 //	sh fails=3                        ends with exit code 3; what it sets does not carry over
 //	sh host=witness                   runs on that host
+//	sh host=witness,worker            runs on each of these, one after the other
 //	sh timeout=3m                     has its own limit
 //	text output                       what the block before it prints, stderr included
 //

@@ -76,6 +76,7 @@ func TestParseRefuses(t *testing.T) {
 		{"a failure without a number", "sh fails", "invalid syntax"},
 		{"no time", "sh timeout=0s", "no time"},
 		{"no host", "sh host=", "host has no name"},
+		{"no host after a comma", "sh host=a,", "host has no name"},
 		{"a value for output", "text output=no", "output has no value"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -240,6 +241,13 @@ for b
 '''
 '''sh host=a
 [ "$A" = 1 ]
+'''
+'''sh host=a,b
+echo "on $WHERE"
+'''
+'''text output
+on a
+on b
 '''
 `, Options{
 		Prepare: func(host, dir string) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ type Block struct {
 
 	Skip    string        // why it is not run
 	Fails   int           // the exit code that is right, 0 for success
-	Host    string        // where it runs
+	Host    string        // where it runs, or names separated by commas
 	Timeout time.Duration // 0 for the test's own
 	Output  bool          // a pattern of what the block before it prints
 }
@@ -126,7 +127,7 @@ func (b *Block) set(key, value string) (err error) {
 		}
 	case "host":
 		b.Host = value
-		if value == "" {
+		if slices.Contains(strings.Split(value, ","), "") {
 			err = fmt.Errorf("host has no name")
 		}
 	case "timeout":

@@ -109,8 +109,15 @@ func play(ctx context.Context, blocks []Block, o Options, say func(string, ...an
 			say("%s:%d: skipped: %s", b.File, b.Line, b.Skip)
 			continue
 		}
-		if output, err = s.run(ctx, b); err != nil {
-			return ran, err
+		output = ""
+		for host := range strings.SplitSeq(b.Host, ",") {
+			on := *b
+			on.Host = host
+			printed, err := s.run(ctx, &on)
+			if err != nil {
+				return ran, err
+			}
+			output += printed
 		}
 		ran++
 	}
