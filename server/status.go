@@ -14,6 +14,7 @@ import (
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/sock"
+	"coordinator/server/outbox"
 	"coordinator/server/quota"
 )
 
@@ -29,17 +30,19 @@ const (
 
 // A Status is how a coordinator is at this moment, as `coordinatord status` shows it.
 type Status struct {
-	CoordinatorID   string         `json:"coordinator_id"`
-	Epoch           uint64         `json:"epoch"`
-	Activation      uint64         `json:"activation"`
-	LeaseExpiresAt  uint64         `json:"lease_expires_at"` // Unix seconds
-	Head            uint64         `json:"head"`             // newest published event
-	Connections     int            `json:"connections"`      // all that are open
-	Unauthenticated int            `json:"unauthenticated"`  // of those, before HELLO_OK
-	MaxLocal        int            `json:"max_local"`        // what the descriptors leave for the Unix socket
-	Refused         uint64         `json:"refused"`          // connections closed at accept since the start
-	Server          []QuotaUse     `json:"server"`
-	Principals      []PrincipalUse `json:"principals"`
+	CoordinatorID   string `json:"coordinator_id"`
+	Epoch           uint64 `json:"epoch"`
+	Activation      uint64 `json:"activation"`
+	LeaseExpiresAt  uint64 `json:"lease_expires_at"` // Unix seconds
+	Head            uint64 `json:"head"`             // newest published event
+	Connections     int    `json:"connections"`      // all that are open
+	Unauthenticated int    `json:"unauthenticated"`  // of those, before HELLO_OK
+	MaxLocal        int    `json:"max_local"`        // what the descriptors leave for the Unix socket
+	Refused         uint64 `json:"refused"`          // connections closed at accept since the start
+	// Owners are the links to the configured process owners.
+	Owners     []outbox.LinkState `json:"owners"`
+	Server     []QuotaUse         `json:"server"`
+	Principals []PrincipalUse     `json:"principals"`
 }
 
 // A QuotaUse is one row of the table of protocol.md §2.3.
@@ -81,6 +84,7 @@ func (s *Server) Status() Status {
 	st := Status{
 		CoordinatorID: cert.CoordinatorID.String(), Epoch: uint64(cert.Epoch), Activation: uint64(cert.Activation),
 		LeaseExpiresAt: cert.ExpiresAt, Head: uint64(s.store.State().Head), MaxLocal: cap(s.local), Refused: s.lines.Refused.Total(),
+		Owners: s.outbox.Links(),
 	}
 	s.mu.Lock()
 	st.Connections, st.Unauthenticated = len(s.conns), s.waiting

@@ -92,6 +92,7 @@ func TestAnOwnerThatGrantsHalfIsNotUsed(t *testing.T) {
 	p := r.serve()
 	p.ready()
 	require.Eventually(t, func() bool { return strings.Contains(p.output(), "has not the scope facts at the owner") }, waitFor, tick)
+	require.Regexp(t, `(?m)^owner        local is down: .*has not the scope facts at the owner`, ok(t, coordinatord, "status", "--state", r.dir))
 	c := r.dial()
 	defer c.Close()
 	s, lines := r.counting(c)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"coordinator/cmd/internal/daemon"
 	"coordinator/server"
+	"coordinator/server/outbox"
 )
 
 // statusWait bounds how long a running coordinator may take to say how it is.
@@ -66,14 +68,38 @@ func readStatus(ctx context.Context, dir string) (*server.Status, error) {
 	return st, nil
 }
 
+// linkText is one link in a line.
+func linkText(o outbox.LinkState) string {
+	name := inert(o.Name)
+	switch {
+	case o.Up:
+		return name + " is up"
+	case o.Why == "":
+		return name + " is down: it is being dialled"
+	}
+	return name + " is down: " + inert(o.Why)
+}
+
+// inert quotes what is not plain text: an owner may have chosen the words.
+func inert(s string) string {
+	if quoted := strconv.QuoteToGraphic(s); quoted != `"`+s+`"` {
+		return quoted
+	}
+	return s
+}
+
 // printStatus writes a status for people.
 func printStatus(w io.Writer, st *server.Status, now time.Time) error {
 	left := time.Unix(int64(st.LeaseExpiresAt), 0).Sub(now).Round(time.Second)
 	fmt.Fprintf(w, "coordinator  %s\n", st.CoordinatorID)
 	fmt.Fprintf(w, "authority    epoch %d, activation %d, lease ends in %v\n", st.Epoch, st.Activation, left)
 	fmt.Fprintf(w, "events       up to %d\n", st.Head)
-	fmt.Fprintf(w, "connections  %d, of which %d are not authenticated; %d refused since the start; the Unix socket takes %d\n\n",
+	fmt.Fprintf(w, "connections  %d, of which %d are not authenticated; %d refused since the start; the Unix socket takes %d\n",
 		st.Connections, st.Unauthenticated, st.Refused, st.MaxLocal)
+	for _, o := range st.Owners {
+		fmt.Fprintf(w, "owner        %s\n", linkText(o))
+	}
+	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "HOLDER\tRESOURCE\tHELD\tLIMIT")
 	rows := func(holder string, uses []server.QuotaUse) {

@@ -113,6 +113,7 @@ func TestPartitionFromTheOwner(t *testing.T) {
 		return s.metric("coordinatord", `coordinator_owner_links{state="down"}`) == "1"
 	})
 	require.Less(t, time.Since(cut), 40*time.Second)
+	require.Regexp(t, `(?m)^owner        far is down: .*(nothing has come from the owner|no answer)`, s.run("coordinatord", "status", "--state", s.dir("c")))
 	before := lines("cancelled.ticks")
 	eventually(t, "the process lives on", func() bool { return lines("cancelled.ticks") > before+5 })
 	require.Equal(t, "Running", s.state(ends), "nobody has said that it ended")

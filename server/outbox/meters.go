@@ -63,3 +63,22 @@ func (b *Outbox) Use() Use {
 	b.mu.Unlock()
 	return u
 }
+
+// A LinkState is how the link to one owner stands.
+type LinkState struct {
+	Name string `json:"name"` // of the owner, in coordinator.toml
+	Up   bool   `json:"up"`
+	Why  string `json:"why,omitempty"` // it is not up; empty until the first try has ended
+}
+
+// Links reads how the links stand, in the order in which the owners are configured.
+func (b *Outbox) Links() []LinkState {
+	out := make([]LinkState, 0, len(b.o.Owners))
+	for _, o := range b.o.Owners {
+		p := b.peers[o.Fingerprint]
+		p.mu.Lock()
+		out = append(out, LinkState{Name: o.Name, Up: p.up, Why: p.why})
+		p.mu.Unlock()
+	}
+	return out
+}

@@ -26,6 +26,7 @@ type peer struct {
 
 	mu       sync.Mutex
 	up       bool                                    // guarded by mu
+	why      string                                  // guarded by mu: of the last link's end, or of its refusal
 	inc      frames.IncarnationID                    // guarded by mu; while up
 	groups   []frames.GroupID                        // guarded by mu; while up
 	effects  map[frames.EffectAttemptID]*work.Effect // guarded by mu: open ones
@@ -113,7 +114,7 @@ func (p *peer) giveUpLocked(id frames.BindingID) {
 func (p *peer) connect(l Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.up, p.inc, p.groups = true, l.Incarnation(), l.Groups()
+	p.up, p.why, p.inc, p.groups = true, "", l.Incarnation(), l.Groups()
 	clear(p.over)
 	for id := range p.effects {
 		p.unseen[id] = struct{}{}
@@ -130,6 +131,13 @@ func (p *peer) disconnect() {
 	defer p.mu.Unlock()
 	p.up, p.groups = false, nil
 	clear(p.over)
+}
+
+// ended notes why there is no link.
+func (p *peer) ended(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.why = err.Error()
 }
 
 // nextEffect takes one attempt that is to be looked at.
@@ -184,6 +192,7 @@ func (p *peer) run(ctx context.Context) {
 		if up {
 			wait = firstRedial
 		}
+		p.ended(err)
 		if text := ephemeral.ReplaceAllString(err.Error(), ":*->"); up || text != last { // once, not at each try
 			p.log.Warn("owner link down", "err", err)
 			last = text
