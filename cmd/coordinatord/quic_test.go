@@ -110,3 +110,28 @@ func TestQUICConfiguration(t *testing.T) {
 		"--witness-authority", "sha256:00", "--witness-id", "00")
 	require.Equal(t, daemon.ExitUsage, code, errs)
 }
+
+// TestAnAddressThatIsNotThereTakesNoLease: neither one that the machine does not have nor one
+// that another process has costs an activation, and both are said in words.
+func TestAnAddressThatIsNotThereTakesNoLease(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	edit(t, filepath.Join(r.dir, configFile), `# quic = .*`, `quic = "192.0.2.1:7740"`)
+	p := r.serve()
+	require.Equal(t, daemon.ExitFailure, p.ends(), "it may be there at the next start")
+	require.Contains(t, p.output(), "this machine has no address 192.0.2.1")
+
+	taken, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	edit(t, filepath.Join(r.dir, configFile), `quic = .*`, `quic = "`+taken.LocalAddr().String()+`"`)
+	p = r.serve()
+	require.Equal(t, daemon.ExitHeld, p.ends())
+	require.Contains(t, p.output(), "another process listens there")
+
+	require.NoError(t, taken.Close())
+	p = r.serve()
+	p.ready()
+	epoch, activation := p.authority()
+	require.EqualValues(t, 1, epoch)
+	require.EqualValues(t, 1, activation)
+}
