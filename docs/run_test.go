@@ -18,6 +18,7 @@ func TestMain(m *testing.M) { os.Exit(docsh.Main(m)) }
 // elsewhere names the documents whose commands need more than a scratch directory, and the
 // test that runs them.
 var elsewhere = map[string]string{
+	"hosts.md":   "TestHostsDocument",
 	"systemd.md": "TestSystemdDocument",
 }
 

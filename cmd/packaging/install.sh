@@ -39,5 +39,5 @@ for program in coordctl coordinatord ownerd witnessd; do
 	put 644 "$root/share/fish/vendor_completions.d" bin/completions/fish/$program.fish
 done
 
-put 644 "$root/share/doc/coordinator" docs/systemd.md docs/backup.md docs/logs.md docs/metrics.md docs/upgrades.md \
+put 644 "$root/share/doc/coordinator" docs/systemd.md docs/hosts.md docs/backup.md docs/logs.md docs/metrics.md docs/upgrades.md \
 	docs/grafana-dashboard.json cmd/packaging/copyright

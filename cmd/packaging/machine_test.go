@@ -63,6 +63,22 @@ type machine struct {
 // newMachine boots one. It skips the test where that is not possible.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
+	return newMachineWith(t, sharedDir(t))
+}
+
+// sharedDir makes a directory for machines to have in common with the test.
+func sharedDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ms") // short, for socket paths
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	return dir
+}
+
+// newMachineWith is newMachine with a directory that is there.
+func newMachineWith(t *testing.T, shared string) *machine {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("only root can boot a machine in namespaces")
 	}
@@ -75,10 +91,9 @@ func newMachine(t *testing.T) *machine {
 	dir, err := os.MkdirTemp("", "mc") // short, for socket paths
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	root, shared, group := filepath.Join(dir, "r"), filepath.Join(dir, "s"), filepath.Base(dir)
+	root, group := filepath.Join(dir, "r"), filepath.Base(dir)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Mkdir(root, 0o700))
-	require.NoError(t, os.Mkdir(shared, 0o755))
 	log, err := os.Create(filepath.Join(dir, "log"))
 	require.NoError(t, err)
 	t.Cleanup(func() { log.Close() })

@@ -52,7 +52,7 @@ func TestWhatIsInThePackage(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(source), string(installed))
 	}
-	for _, name := range []string{"backup.md", "logs.md", "metrics.md", "upgrades.md", "grafana-dashboard.json", "changelog.Debian.gz"} {
+	for _, name := range []string{"backup.md", "hosts.md", "logs.md", "metrics.md", "upgrades.md", "grafana-dashboard.json", "changelog.Debian.gz"} {
 		want["share/doc/coordinator/"+name] = 0o644
 	}
 	for name, mode := range want {
