@@ -44,6 +44,9 @@ type outcome struct {
 	Message     string `json:"message,omitempty"`
 	Next        string `json:"next,omitempty"`
 	Retry       string `json:"retry"`
+
+	// attempt says that this is about one attempt alone, and nothing about an earlier one.
+	attempt bool
 }
 
 // Outcomes of an action, and what may be done about them.
@@ -92,6 +95,7 @@ type actor struct {
 type sentCommand struct {
 	wish string // what it was made of
 	cmd  client.Command
+	last outcome // of what was answered to it so far
 }
 
 func newActor(s *client.Session, random io.Reader) *actor {
@@ -134,7 +138,26 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out.OperationID = cmd.OperationID.String()
-	writeJSON(w, http.StatusOK, out)
+	writeJSON(w, http.StatusOK, s.actor.told(cmd.OperationID, out))
+}
+
+// told is what a page is told of an operation, after an attempt that came to out: one that did
+// nothing takes back nothing of what an earlier one did, or may have done.
+func (a *actor) told(op frames.OperationID, out outcome) outcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e, ok := a.sent[op]
+	if !ok {
+		return out
+	}
+	if out.attempt && e.last.Outcome != "" && !e.last.attempt {
+		before := e.last
+		before.Code, before.Message, before.Next, before.Retry = out.Code, "when it was asked for again: "+out.Message, "ask once more to know how it stands now", retrySame
+		return before
+	}
+	e.last = out
+	a.sent[op] = e
+	return out
 }
 
 // readBody reads a JSON object of known members.
@@ -181,7 +204,7 @@ func (a *actor) command(want wish, v *client.View) (client.Command, *problem) {
 		delete(a.sent, a.order[0])
 		a.order = a.order[1:]
 	}
-	a.sent[op] = sentCommand{key, cmd}
+	a.sent[op] = sentCommand{wish: key, cmd: cmd}
 	a.order = append(a.order, op)
 	return cmd, nil
 }
@@ -300,9 +323,9 @@ func judge(r frames.OperationResult, err error) (out outcome, p *problem) {
 		return refusal(denied), nil
 	case errors.As(err, new(*client.AuthenticationError)):
 		return outcome{Outcome: notSent, Text: "it was not done: the coordinator does not accept this key", Code: frames.CodeAuthenticationFailed.String(),
-			Message: err.Error(), Next: "enrol the key with coordinatord keys, then start the console again", Retry: retryNone}, nil
+			Message: err.Error(), Next: "enrol the key with coordinatord keys, then start the console again", Retry: retryNone, attempt: true}, nil
 	case errors.Is(err, client.ErrNotSent):
-		return outcome{Outcome: notSent, Text: "it was not done: the coordinator was not reached", Message: err.Error(), Next: "try again once the coordinator is back", Retry: retrySame}, nil
+		return outcome{Outcome: notSent, Text: "it was not done: the coordinator was not reached", Message: err.Error(), Next: "try again once the coordinator is back", Retry: retrySame, attempt: true}, nil
 	}
 	return outcome{Outcome: indeterminate, Text: "it may have been done, or not", Message: err.Error(), Next: "ask again: the same operation never runs twice", Retry: retrySame}, nil
 }
@@ -328,7 +351,7 @@ func result(r frames.OperationResult) outcome {
 
 // refusal words a COORD_ERROR: nothing was done, and nothing is remembered of it.
 func refusal(e *client.RefusedError) outcome {
-	out := outcome{Outcome: refused, Text: "the coordinator refused it; nothing was done", Code: e.Code.String(), Message: e.Message, Next: advice(e.Code), Retry: retryNew}
+	out := outcome{Outcome: refused, Text: "the coordinator refused it; nothing was done", Code: e.Code.String(), Message: e.Message, Next: advice(e.Code), Retry: retryNew, attempt: true}
 	switch e.Code {
 	case frames.CodeResourceExhausted, frames.CodeAuthorityFenced, frames.CodeStaleAuthority, frames.CodeScopeDenied:
 		out.Retry = retrySame

@@ -213,6 +213,10 @@ func TestALostAnswerIsIndeterminate(t *testing.T) {
 	require.EqualValues(t, 2, p.server.replica.View().Get(frames.KindObjective, frames.ObjectID(id)).Revision(), "it ran once")
 
 	require.NoError(t, x.stop())
+	gone := p.becomes(want)
+	require.Equal(t, committed, gone.Outcome, "that it is not reached now takes nothing back")
+	require.Equal(t, retrySame, gone.Retry)
+	require.NotEmpty(t, gone.Message)
 	want["operation_id"] = strings.Repeat("ef", 16)
 	want["action"], want["id"] = "cancel", id.String()
 	delete(want, "revision")

@@ -42,7 +42,9 @@ func (s *Server) session(w http.ResponseWriter, _ *http.Request) {
 // within is the context of a request that may take d, beyond which its answer still has time
 // to be taken.
 func (s *Server) within(w http.ResponseWriter, r *http.Request, d time.Duration) (context.Context, context.CancelFunc) {
-	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d + answerWait)) //nolint:errcheck // a real connection has deadlines
+	c, end := http.NewResponseController(w), time.Now().Add(d+answerWait)
+	c.SetReadDeadline(end)  //nolint:errcheck // a real connection has deadlines; that of the request would end its context
+	c.SetWriteDeadline(end) //nolint:errcheck // as above
 	return context.WithTimeoutCause(r.Context(), d, errSlow)
 }
 
