@@ -149,7 +149,7 @@ func busyWorld(t testing.TB) *world {
 // A screen is a model on a real terminal, whose other end an emulator draws.
 type screen struct {
 	t           testing.TB
-	emu         *vt.SafeEmulator
+	emu         *emulator
 	master, tty *os.File
 	program     *tea.Program
 	m           *model
@@ -157,6 +157,43 @@ type screen struct {
 	done        chan error
 	raw         *recorder
 }
+
+// An emulator draws what is written to it; several goroutines may use it.
+type emulator struct {
+	mu  sync.Mutex
+	emu *vt.Emulator
+}
+
+func (e *emulator) Write(p []byte) (int, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.emu.Write(p)
+}
+
+// Read gives what the terminal answers.
+func (e *emulator) Read(p []byte) (int, error) { return e.emu.Read(p) }
+
+func (e *emulator) String() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.emu.String()
+}
+
+func (e *emulator) Resize(width, height int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.emu.Resize(width, height)
+}
+
+// left reports whether the screen before is shown again, with its cursor.
+func (e *emulator) left() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.emu.IsAltScreen() && !e.emu.CursorHidden()
+}
+
+// Close ends Read. The emulator's own Close may not be called beside it.
+func (e *emulator) Close() error { return e.emu.InputPipe().(io.Closer).Close() }
 
 // A recorder keeps what is written to the terminal.
 type recorder struct {
@@ -183,7 +220,7 @@ func open(t testing.TB, width, height int) *screen {
 	master, tty, err := pty.Open()
 	require.NoError(t, err)
 	require.NoError(t, pty.Setsize(tty, &pty.Winsize{Rows: uint16(height), Cols: uint16(width)}))
-	s := &screen{t: t, emu: vt.NewSafeEmulator(width, height), master: master, tty: tty, done: make(chan error, 1)}
+	s := &screen{t: t, emu: &emulator{emu: vt.NewEmulator(width, height)}, master: master, tty: tty, done: make(chan error, 1)}
 	s.raw = &recorder{emu: s.emu}
 	var both sync.WaitGroup
 	both.Go(func() { io.Copy(s.raw, master) }) //nolint:errcheck // it ends with the terminal

@@ -204,8 +204,10 @@ func TestSizes(t *testing.T) {
 	s.shows("Overwrite �[31mall�[0m? [y/N]  (Hostile �[2J�]0;owned�� title)").golden("wide")
 	for width := 1; width < 90; width += 7 {
 		for height := 1; height < 30; height += 4 {
-			s.m.width, s.m.height = width, height // the loop rests: nothing is sent
-			lines := s.m.lines()
+			m := newModel(t.Context(), &Options{Name: "local"})
+			m.data.take(w.all())
+			m.width, m.height = width, height
+			lines := m.lines()
 			require.LessOrEqual(t, len(lines), max(height, 3), "%dx%d", width, height)
 		}
 	}
@@ -244,7 +246,7 @@ func TestAPanicRestoresTheTerminal(t *testing.T) {
 			}
 			require.ErrorIs(t, <-s.done, tea.ErrProgramPanic)
 			require.Equal(t, before, s.termios())
-			s.until("the screen before", func(string) bool { return !s.emu.IsAltScreen() && !s.emu.CursorHidden() })
+			s.until("the screen before", func(string) bool { return s.emu.left() })
 		})
 	}
 }
