@@ -44,7 +44,7 @@ export class Live {
   /** The authority as last asked for, and when its certificate ends by this page's clock. */
   authority: AuthorityDetail | undefined;
   leaseEnd: number | undefined;
-  leaseWhole = 15_000;
+  leaseWhole = 1000;
   loaded = false;
 
   private source: EventSource | undefined;
@@ -204,6 +204,12 @@ export class Live {
     this.changed();
   }
 
+  /** renewed reports whether the certificate should have been renewed by now: so it is, each
+   * time that a third of it is over. */
+  private renewed(): boolean {
+    return this.leaseEnd !== undefined && this.leaseEnd - performance.now() < 0.66 * this.leaseWhole;
+  }
+
   private takeActivity(events: Activity[]) {
     this.activity = this.activity.concat(events).slice(-maxActivity);
     this.version.activity++;
@@ -212,7 +218,7 @@ export class Live {
   /** tick lets the clocks go on, and notices silence. */
   private tick() {
     if (document.visibilityState !== "visible") return;
-    if (this.link === "open" && performance.now() - this.asked > certificateEvery) void this.certify();
+    if (this.link === "open" && performance.now() - this.asked > (this.renewed() ? 1000 : certificateEvery)) void this.certify();
     this.changed();
   }
 

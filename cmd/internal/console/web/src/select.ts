@@ -55,17 +55,31 @@ export function titleOf(run: string | undefined, objective: string | undefined):
   return (o && live.tables.objectives.get(o)?.title) || "";
 }
 
+/** What a row is found by: what it says, and the beginnings of its ids. */
+export interface Says {
+  text: (string | undefined)[];
+  ids: (string | undefined)[];
+}
+
 const hay = new WeakMap<object, string>();
 
-/** matches reports whether every word of the search is in a row; ids and what it says count. */
-export function matches(row: object, words: string[], of: (r: never) => string): boolean {
+/** Fewer letters are the beginning of some id by chance. */
+const idWord = 4;
+
+/** matches reports whether every word of a search is in a row. */
+export function matches<T extends object>(row: T, words: string[], says: (row: T) => Says): boolean {
   if (!words.length) return true;
   let h = hay.get(row);
   if (h === undefined) {
-    h = of(row as never).toLowerCase();
+    const s = says(row);
+    h = (s.text.filter(Boolean).join(" ").replaceAll("\n", " ") + "\n" + s.ids.filter(Boolean).join("\n")).toLowerCase();
     hay.set(row, h);
   }
-  return words.every((w) => h.includes(w));
+  const text = h.indexOf("\n");
+  return words.every((w) => {
+    const at = h.indexOf(w);
+    return at >= 0 && (at < text || (w.length >= idWord && h.includes("\n" + w)));
+  });
 }
 
 export function wordsOf(search: string): string[] {

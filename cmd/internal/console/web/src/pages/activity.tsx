@@ -29,7 +29,7 @@ function groupOf(e: Activity): Which {
   return e.kind.startsWith("SIGNAL") ? "signals" : "work";
 }
 
-const says = (e: Activity) => [e.event_sequence, e.kind, e.kind.replaceAll("_", " "), e.text, e.object?.id].join(" ");
+const says = (e: Activity) => ({ text: [e.event_sequence, e.kind, e.kind.replaceAll("_", " "), e.text], ids: [e.object?.id] });
 
 /** The page of an object, where it has one. */
 function pageOf(e: Activity): string | undefined {

@@ -16,7 +16,7 @@ import { indeterminate } from "../words";
 type Which = "all" | "unresolved" | "REJECTED" | "SUCCEEDED";
 
 const unresolved = (o: OperationRow) => o.state === "PENDING" || o.state === "INDETERMINATE";
-const says = (o: OperationRow) => [o.id, o.state, o.text, o.object?.kind, o.object?.id, o.stuck?.replaceAll("_", " ")].join(" ");
+const says = (o: OperationRow) => ({ text: [o.state, o.text, o.object?.kind, o.stuck?.replaceAll("_", " "), o.stuck_text], ids: [o.id, o.object?.id, o.principal_key_id] });
 
 export function Operations() {
   const l = useLive("operations");

@@ -112,7 +112,7 @@ function Verdicts() {
 type Which = "active" | "trouble" | "all";
 
 const trouble = (o: ObjectiveRow) => o.open_signals > 0 || o.stuck > 0;
-const saysObjective = (o: ObjectiveRow) => o.title + " " + o.id + " " + o.state;
+const saysObjective = (o: ObjectiveRow) => ({ text: [o.title, o.state], ids: [o.id] });
 
 function ObjectivesPanel() {
   const l = useLive("objectives");

@@ -8,7 +8,7 @@ import { count } from "../text";
 
 type Which = "all" | "live" | "stuck" | "Failed" | "ended";
 
-const saysRun = ({ run: r, title }: TitledRun) => [title, r.id, r.state, r.stuck?.replaceAll("_", " "), r.exit ? "exit " + r.exit : "", r.owner, r.objective_id].join(" ");
+const saysRun = ({ run: r, title }: TitledRun) => ({ text: [title, r.state, r.stuck?.replaceAll("_", " "), r.exit && "exit " + r.exit, r.owner, "attempt " + r.attempt], ids: [r.id, r.objective_id, r.binding_id, r.work_session_id] });
 
 const ended = (s: string) => s === "Completed" || s === "Cancelled" || s === "Failed";
 

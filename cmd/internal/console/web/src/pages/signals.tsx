@@ -9,7 +9,7 @@ import type { SignalRow } from "../wire";
 
 type Which = "Open" | "Acknowledged" | "Suppressed" | "Resolved" | "all";
 
-const says = (s: SignalRow) => [s.kind.replaceAll("_", " "), s.kind, s.message, s.id, s.run_id, s.severity, titleOf(s.run_id, s.objective_id)].join(" ");
+const says = (s: SignalRow) => ({ text: [s.kind.replaceAll("_", " "), s.kind, s.message, s.severity, titleOf(s.run_id, s.objective_id)], ids: [s.id, s.run_id, s.objective_id, s.work_session_id] });
 
 export function Signals() {
   const l = useLive("signals", "objectives");

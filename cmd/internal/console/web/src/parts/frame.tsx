@@ -39,7 +39,7 @@ export function Top({ page }: { page: string }) {
           {pages.map((p) => (
             <a key={p.page} href={to(p.page)} aria-current={p.page === at ? "page" : undefined}>
               <Icon sign={p.sign} />
-              <span>{p.title === "Operations" ? <><span class="long">Operations</span><span class="brief" aria-hidden="true">Ops</span></> : p.title}</span>
+              <span>{p.title === "Operations" ? <><span class="long">Operations</span><span class="brief">Ops</span></> : p.title}</span>
               {badge(p.page)}
             </a>
           ))}
