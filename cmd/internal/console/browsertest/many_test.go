@@ -24,8 +24,8 @@ const scrolling = `(async () => {
 	const took = [];
 	const next = () => new Promise((r) => requestAnimationFrame(r));
 	await next();
-	for (let i = 0, last = performance.now(); i < 120; i++) {
-		scrollBy(0, i < 60 ? 300 : 3000);
+	for (let i = 0, last = performance.now(); i < 60; i++) {
+		scrollBy(0, i < 40 ? 300 : 3000);
 		await next();
 		const now = performance.now();
 		took.push(now - last);
