@@ -42,6 +42,13 @@ func (m *manual) stubborn(grace uint32) (r *running, child *fakeChild, hears cha
 	return r, child, hears, m.clk.Timers()
 }
 
+// ends ends the link at both ends, so that only timers of processes are left.
+func (m *manual) ends() {
+	m.cancel()
+	m.wg.Wait()
+	m.c.Close() //nolint:errcheck // the other end has ended it
+}
+
 // due waits until a timer is due within d.
 func (m *manual) due(d time.Duration) {
 	m.t.Helper()
@@ -78,8 +85,7 @@ func TestStopBoundsEveryGrace(t *testing.T) {
 		m := newManual(t)
 		_, _, hears, _ := m.stubborn(3600)
 		stopped := make(chan error, 1)
-		m.cancel()
-		m.wg.Wait()
+		m.ends()
 		go func() { stopped <- m.o.Close() }()
 		require.Equal(t, syscall.SIGTERM, <-hears)
 		m.due(stopGrace)
@@ -92,8 +98,7 @@ func TestStopBoundsEveryGrace(t *testing.T) {
 		_, child, _, timers := m.stubborn(3600)
 		child.exited <- frames.Closed{Known: true} // and its terminal stays open
 		m.c.eventually("the grace runs", func() bool { return m.clk.Timers() == timers+1 })
-		m.cancel()
-		m.wg.Wait()
+		m.ends()
 		stopped := make(chan error, 1)
 		go func() { stopped <- m.o.Close() }()
 		m.due(stopGrace)
