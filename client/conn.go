@@ -334,7 +334,7 @@ func (c *Conn) write(ctx context.Context, f frames.Frame) (started bool, err err
 		select {
 		case c.wlock <- struct{}{}: // its frame is in, so ctx does not matter
 		case <-c.done:
-			return true, c.Err()
+			return true, nil // it may have left, and been answered: whoever awaits the reply finds out
 		}
 		if c.flushed != mine { // somebody else has written it, and those that wait now are not ours
 			<-c.wlock
