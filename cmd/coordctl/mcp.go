@@ -12,6 +12,7 @@ import (
 	"coordinator/client"
 	"coordinator/cmd/internal/daemon"
 	"coordinator/cmd/internal/mcp"
+	"coordinator/cmd/internal/stdio"
 )
 
 func (a *app) mcpCommand() *cobra.Command {
@@ -71,5 +72,5 @@ func (a *app) stdio(ctx context.Context) (io.ReadCloser, io.WriteCloser, func(),
 	if !isFile || !ok {
 		return nil, nil, nil, usage("mcp needs files as standard input and output")
 	}
-	return mcp.Stdio(ctx, in, out)
+	return stdio.Open(ctx, in, out)
 }

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/stdio"
 	"coordinator/frames"
 	"coordinator/handshake"
 )
@@ -182,7 +183,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 		outR, outW, err := os.Pipe()
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		r, w, release, err := Stdio(ctx, inR, outW)
+		r, w, release, err := stdio.Open(ctx, inR, outW)
 		require.NoError(t, err)
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(ctx, r, w) }()

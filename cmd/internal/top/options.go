@@ -3,6 +3,7 @@ package top
 import (
 	"context"
 	"io"
+	"os"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
@@ -21,7 +22,7 @@ type Options struct {
 	Follow  overview.FollowOptions
 	// Input and Output are the terminal. Environ is what says how to use it; nil is the
 	// process's own.
-	Input   io.Reader
+	Input   *os.File
 	Output  io.Writer
 	Environ []string
 	// Act sends a command and waits for its answer. It must end soon after ctx does.

@@ -250,10 +250,14 @@ func (s *screen) start(profile colorprofile.Profile, opts Options) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel, s.m = cancel, newModel(ctx, &opts)
-	s.program = tea.NewProgram(s.m, tea.WithContext(ctx), tea.WithInput(s.tty), tea.WithOutput(s.tty), tea.WithColorProfile(profile),
+	in, err := newInput(ctx, s.tty)
+	require.NoError(s.t, err)
+	s.program = tea.NewProgram(s.m, tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(s.tty), tea.WithColorProfile(profile),
 		tea.WithEnvironment([]string{"TERM=xterm-256color"}), tea.WithoutSignalHandler())
 	go func() {
 		_, err := s.program.Run()
+		cancel()
+		in.end()
 		s.done <- err
 		close(s.done)
 	}()

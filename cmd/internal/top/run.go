@@ -28,7 +28,11 @@ func Run(ctx context.Context, opts Options) (unsettled []frames.OperationID, err
 	if environ == nil {
 		environ = os.Environ()
 	}
-	p := tea.NewProgram(m, append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(opts.Input), tea.WithOutput(opts.Output),
+	in, err := newInput(ctx, opts.Input)
+	if err != nil {
+		return nil, err
+	}
+	p := tea.NewProgram(m, append([]tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(opts.Output),
 		tea.WithEnvironment(environ), tea.WithoutSignalHandler()}, opts.extra...)...)
 	followed := make(chan error, 1)
 	go func() {
@@ -45,6 +49,7 @@ func Run(ctx context.Context, opts Options) (unsettled []frames.OperationID, err
 	}()
 	_, err = p.Run()
 	cancel()
+	in.end()
 	m.busy.Wait()
 	return m.unsettled(), errors.Join(screenError(err), followError(ctx, <-followed))
 }

@@ -1,4 +1,5 @@
-package mcp
+// Package stdio reads and writes a process's standard streams so that the end of a context ends it.
+package stdio
 
 import (
 	"context"
@@ -10,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errStopped ends reads and writes of standard streams once the server has been told to end.
-var errStopped = errors.New("the server is ending")
+// errStopped ends reads and writes once the context has ended.
+var errStopped = errors.New("the program is ending")
 
 // pipeAtOnce is what a stream that poll calls writable takes without blocking: POSIX's
 // _POSIX_PIPE_BUF would be 512; Linux has 4096, and so has every system this runs on.
@@ -116,9 +117,9 @@ func (s stdout) Close() error {
 	return nil
 }
 
-// Stdio is the two ends of a process's standard streams, which ctx ends. release gives back
-// what they hold, once nobody reads or writes any more.
-func Stdio(ctx context.Context, in, out *os.File) (r io.ReadCloser, w io.WriteCloser, release func(), err error) {
+// Open gives the two ends of a process's standard streams, which ctx ends: reads with io.EOF. release
+// gives back what they hold, once nobody reads or writes any more.
+func Open(ctx context.Context, in, out *os.File) (r io.ReadCloser, w io.WriteCloser, release func(), err error) {
 	i, err := newInterrupter()
 	if err != nil {
 		return nil, nil, nil, err
