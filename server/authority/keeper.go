@@ -118,6 +118,10 @@ func (k *Keeper) Run(ctx context.Context) error {
 		renewAt, deadline := k.o.Fence.schedule()
 		if due := max(renewAt, k.retryAt); now.Boot >= due {
 			k.renew(ctx, deadline-now.Boot)
+			select {
+			case <-k.asked: // an attempt that is followed at once keeps nobody waiting for longer
+			default:
+			}
 		}
 		timer.Reset(k.pause())
 	}
