@@ -18,10 +18,8 @@ type input struct {
 	r       io.Reader
 	release func()
 
-	mu    sync.Mutex
-	reads int           // guarded by mu
-	over  bool          // guarded by mu: no read begins any more
-	rest  chan struct{} // closed once over and no read is under way
+	mu   sync.Mutex // held for as long as a read lasts
+	over bool       // guarded by mu: no read begins any more
 }
 
 var errOver = errors.New("the terminal is not read any more")
@@ -31,43 +29,24 @@ func newInput(ctx context.Context, f *os.File) (*input, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &input{f: f, r: r, release: release, rest: make(chan struct{})}, nil
+	return &input{f: f, r: r, release: release}, nil
 }
 
 // Read is of the terminal, until the context has ended.
 func (i *input) Read(p []byte) (int, error) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.over {
-		i.mu.Unlock()
 		return 0, errOver
 	}
-	i.reads++
-	i.mu.Unlock()
-	n, err := i.r.Read(p)
-	i.mu.Lock()
-	i.reads--
-	i.restLocked()
-	i.mu.Unlock()
-	return n, err
-}
-
-func (i *input) restLocked() {
-	if i.over && i.reads == 0 {
-		select {
-		case <-i.rest:
-		default:
-			close(i.rest)
-		}
-	}
+	return i.r.Read(p)
 }
 
 // end waits for the last read and gives back what the input holds. The context has ended.
 func (i *input) end() {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	i.over = true
-	i.restLocked()
-	i.mu.Unlock()
-	<-i.rest
 	i.release()
 }
 
