@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/charmbracelet/x/vt"
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -20,13 +19,14 @@ import (
 	"coordinator/client"
 	"coordinator/cmd/internal/top"
 	"coordinator/frames"
+	"coordinator/internal/vterm"
 )
 
 // A tty is a coordctl on a terminal of its own, which an emulator shows.
 type tty struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	emu    *emulator
+	emu    *vterm.Emulator
 	master *os.File
 	slave  *os.File // kept open, so that how it was left can be looked at
 	errout *safeBuffer
@@ -34,49 +34,12 @@ type tty struct {
 	before unix.Termios // how the terminal was set
 }
 
-// An emulator draws what is written to it; several goroutines may use it.
-type emulator struct {
-	mu  sync.Mutex
-	emu *vt.Emulator
-}
-
-func (e *emulator) Write(p []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.emu.Write(p)
-}
-
-// Read gives what the terminal answers.
-func (e *emulator) Read(p []byte) (int, error) { return e.emu.Read(p) }
-
-func (e *emulator) String() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.emu.String()
-}
-
-func (e *emulator) Resize(width, height int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.emu.Resize(width, height)
-}
-
-// left reports whether the screen before is shown again, with its cursor.
-func (e *emulator) left() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return !e.emu.IsAltScreen() && !e.emu.CursorHidden()
-}
-
-// Close ends Read. The emulator's own Close may not be called beside it.
-func (e *emulator) Close() error { return e.emu.InputPipe().(io.Closer).Close() }
-
 // onTerminal starts coordctl on a terminal of 80 by 24.
 func (u *upped) onTerminal(environ []string, args ...string) *tty {
 	master, slave, err := pty.Open()
 	require.NoError(u.t, err)
 	require.NoError(u.t, pty.Setsize(slave, &pty.Winsize{Rows: 24, Cols: 80}))
-	x := &tty{t: u.t, emu: &emulator{emu: vt.NewEmulator(80, 24)}, master: master, slave: slave, errout: &safeBuffer{}, done: make(chan struct{})}
+	x := &tty{t: u.t, emu: vterm.New(80, 24), master: master, slave: slave, errout: &safeBuffer{}, done: make(chan struct{})}
 	x.before = x.termios()
 	x.cmd = exec.Command(filepath.Join(u.bin, "coordctl"), append([]string{"--context", u.context()}, args...)...)
 	x.cmd.Env = append(append(os.Environ(), "TERM=xterm-256color"), environ...)
@@ -190,7 +153,7 @@ func TestTopOfRealDaemons(t *testing.T) {
 	x.press("q")
 	require.Equal(t, 0, x.code(), x.errout.String())
 	require.Equal(t, x.before, x.termios())
-	eventually(t, "the screen before", x.emu.left)
+	eventually(t, "the screen before", x.emu.Left)
 
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		x := u.onTerminal(nil, "top")
@@ -198,7 +161,7 @@ func TestTopOfRealDaemons(t *testing.T) {
 		require.NoError(t, x.cmd.Process.Signal(sig))
 		require.Equal(t, 0, x.code(), "%v: %s", sig, x.errout.String())
 		require.Equal(t, x.before, x.termios(), sig)
-		eventually(t, "the screen before", x.emu.left)
+		eventually(t, "the screen before", x.emu.Left)
 	}
 
 	require.Equal(t, 0, u.ctl("status").code)

@@ -15,7 +15,6 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/colorprofile"
-	"github.com/charmbracelet/x/vt"
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -24,6 +23,7 @@ import (
 	"coordinator/cmd/internal/overview"
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/internal/vterm"
 )
 
 // patience bounds every wait of a test.
@@ -149,7 +149,7 @@ func busyWorld(t testing.TB) *world {
 // A screen is a model on a real terminal, whose other end an emulator draws.
 type screen struct {
 	t           testing.TB
-	emu         *emulator
+	emu         *vterm.Emulator
 	master, tty *os.File
 	program     *tea.Program
 	m           *model
@@ -157,43 +157,6 @@ type screen struct {
 	done        chan error
 	raw         *recorder
 }
-
-// An emulator draws what is written to it; several goroutines may use it.
-type emulator struct {
-	mu  sync.Mutex
-	emu *vt.Emulator
-}
-
-func (e *emulator) Write(p []byte) (int, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.emu.Write(p)
-}
-
-// Read gives what the terminal answers.
-func (e *emulator) Read(p []byte) (int, error) { return e.emu.Read(p) }
-
-func (e *emulator) String() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.emu.String()
-}
-
-func (e *emulator) Resize(width, height int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.emu.Resize(width, height)
-}
-
-// left reports whether the screen before is shown again, with its cursor.
-func (e *emulator) left() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return !e.emu.IsAltScreen() && !e.emu.CursorHidden()
-}
-
-// Close ends Read. The emulator's own Close may not be called beside it.
-func (e *emulator) Close() error { return e.emu.InputPipe().(io.Closer).Close() }
 
 // A recorder keeps what is written to the terminal.
 type recorder struct {
@@ -220,7 +183,7 @@ func open(t testing.TB, width, height int) *screen {
 	master, tty, err := pty.Open()
 	require.NoError(t, err)
 	require.NoError(t, pty.Setsize(tty, &pty.Winsize{Rows: uint16(height), Cols: uint16(width)}))
-	s := &screen{t: t, emu: &emulator{emu: vt.NewEmulator(width, height)}, master: master, tty: tty, done: make(chan error, 1)}
+	s := &screen{t: t, emu: vterm.New(width, height), master: master, tty: tty, done: make(chan error, 1)}
 	s.raw = &recorder{emu: s.emu}
 	var both sync.WaitGroup
 	both.Go(func() { io.Copy(s.raw, master) }) //nolint:errcheck // it ends with the terminal

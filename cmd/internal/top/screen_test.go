@@ -246,7 +246,7 @@ func TestAPanicRestoresTheTerminal(t *testing.T) {
 			}
 			require.ErrorIs(t, <-s.done, tea.ErrProgramPanic)
 			require.Equal(t, before, s.termios())
-			s.until("the screen before", func(string) bool { return s.emu.left() })
+			s.until("the screen before", func(string) bool { return s.emu.Left() })
 		})
 	}
 }
