@@ -82,14 +82,11 @@ func (s *Server) output(w http.ResponseWriter, r *http.Request) (any, *problem) 
 	if p != nil {
 		return nil, p
 	}
-	if p := s.stories.enter(ctx); p != nil {
-		return nil, p
-	}
-	defer s.stories.leave()
-	t, p := s.story(ctx, f, v)
+	t, leave, p := s.told(ctx, f, v)
 	if p != nil {
 		return nil, p
 	}
+	defer leave()
 	return s.piece(ctx, b, t.ledgers[b.Binding.BindingID].Ranges, offset, limit)
 }
 
@@ -199,14 +196,11 @@ func (s *Server) verify(w http.ResponseWriter, r *http.Request) (any, *problem) 
 	if p != nil {
 		return nil, p
 	}
-	if p := s.stories.enter(ctx); p != nil {
-		return nil, p
-	}
-	defer s.stories.leave()
-	t, p := s.story(ctx, f, v)
+	t, leave, p := s.told(ctx, f, v)
 	if p != nil {
 		return nil, p
 	}
+	defer leave()
 	l := t.ledgers[b.Binding.BindingID]
 	check := l.Check(nothing{})
 	err := runs.ReadOutput(ctx, s.opts.Context, s.opts.Key, b, "coordctl console", 0, maxVerify, func(p []byte) error {

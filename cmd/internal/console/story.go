@@ -193,6 +193,19 @@ type timelineAnswer struct {
 	Streams []streamStory   `json:"streams"`
 }
 
+// told is the story of a run once there is room for one more that is read; leave gives the room
+// back when nothing of it is used any more.
+func (s *Server) told(ctx context.Context, f *runs.Family, v *client.View) (t *story, leave func(), p *problem) {
+	if p := s.stories.enter(ctx); p != nil {
+		return nil, nil, p
+	}
+	if t, p = s.story(ctx, f, v); p != nil {
+		s.stories.leave()
+		return nil, nil, p
+	}
+	return t, s.stories.leave, nil
+}
+
 // timeline answers GET /api/run/{id}/timeline.
 func (s *Server) timeline(w http.ResponseWriter, r *http.Request) (any, *problem) {
 	ctx, cancel := s.within(w, r, storyWait)
@@ -201,14 +214,11 @@ func (s *Server) timeline(w http.ResponseWriter, r *http.Request) (any, *problem
 	if p != nil {
 		return nil, p
 	}
-	if p := s.stories.enter(ctx); p != nil {
-		return nil, p
-	}
-	defer s.stories.leave()
-	t, p := s.story(ctx, f, v)
+	t, leave, p := s.told(ctx, f, v)
 	if p != nil {
 		return nil, p
 	}
+	defer leave()
 	skip := max(0, len(t.events)-maxTimeline)
 	out := timelineAnswer{Events: []timelineEvent{}, Omitted: t.left + skip, Removed: decimal(t.after), Streams: []streamStory{}}
 	for _, e := range t.events[skip:] {
