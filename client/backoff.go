@@ -11,6 +11,7 @@ import (
 
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/clock"
 )
 
 const (
@@ -64,14 +65,7 @@ func (p *pauses) next() time.Duration {
 
 // wait sleeps on the injected clock; its error is the cause of ctx.
 func (p *pauses) wait(ctx context.Context) error {
-	timer := p.opts.Clock.NewTimer(p.next())
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return clock.Wait(ctx, p.opts.Clock, p.next())
 }
 
 // served begins the pauses anew when a connection has served long enough.

@@ -12,20 +12,9 @@ import (
 	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/internal/shell"
 )
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
 
 const noWaitHelp = "do not wait for the end of an operation that takes effect at the owner"
 
@@ -87,7 +76,7 @@ const (
 // finish looks an operation up until it has ended, as long as ctx lasts: it is PENDING then.
 func (s *session) finish(ctx context.Context, op frames.OperationID, r frames.OperationResult) (frames.OperationResult, error) {
 	for look := firstLook; r.State == frames.OperationPending; look = min(2*look, maxLook) {
-		if pause(ctx, look) != nil {
+		if clock.Wait(ctx, clock.System(), look) != nil {
 			return r, nil // it is not over, which is no failure
 		}
 		now, err := s.conn.Lookup(ctx, op)

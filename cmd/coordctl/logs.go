@@ -11,6 +11,7 @@ import (
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 )
 
 func (a *app) logsCommand() *cobra.Command {
@@ -106,7 +107,7 @@ func (a *app) boundFamily(parent context.Context, f *runs.Family) (*runs.Family,
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
 	for len(f.Bindings) == 0 && !f.Run.State.Terminal() {
-		if pause(ctx, outputPause) != nil {
+		if clock.Wait(ctx, clock.System(), outputPause) != nil {
 			return f, nil // what there is will be told
 		}
 		now, err := a.loadFamily(ctx, f.ID.String())
@@ -136,7 +137,7 @@ func (a *app) settledFamily(parent context.Context, f *runs.Family) (*runs.Famil
 		case !absent(err): // the coordinator may be starting again
 			return nil, err
 		}
-		if err := pause(ctx, outputPause); err != nil {
+		if err := clock.Wait(ctx, clock.System(), outputPause); err != nil {
 			return nil, err
 		}
 	}

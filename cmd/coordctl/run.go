@@ -20,6 +20,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/owner"
 )
 
@@ -301,7 +302,7 @@ func (a *app) start(parent context.Context, c *client.Context, s *client.Session
 		if err == nil || !errors.As(err, &refused) || refused.Code != frames.CodeNotFound || errors.As(err, new(*client.OutcomeUnknownError)) || time.Now().After(until) {
 			return r, result, err
 		}
-		if perr := pause(ctx, outputPause); perr != nil {
+		if perr := clock.Wait(ctx, clock.System(), outputPause); perr != nil {
 			return r, result, err
 		}
 		if err := a.placeBy(ctx, until, c, o, f, body); err != nil {
@@ -342,7 +343,7 @@ func (a *app) placeBy(ctx context.Context, until time.Time, c *client.Context, o
 		if err == nil || !ownerAway(err) || !time.Now().Add(outputPause).Before(until) {
 			return err
 		}
-		if pause(ctx, outputPause) != nil {
+		if clock.Wait(ctx, clock.System(), outputPause) != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"coordinator/cmd/internal/runs"
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/internal/durable"
 )
 
@@ -147,7 +148,7 @@ func (a *app) pickUp(parent context.Context, c *client.Context, s *client.Sessio
 func (a *app) findRun(ctx context.Context, s *client.Session, op frames.OperationID) (*started, frames.OperationResult, error) {
 	result, err := s.Lookup(ctx, op)
 	for err == nil && result.State == frames.OperationPending {
-		if err = pause(ctx, outputPause); err == nil {
+		if err = clock.Wait(ctx, clock.System(), outputPause); err == nil {
 			result, err = s.Lookup(ctx, op)
 		}
 	}

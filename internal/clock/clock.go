@@ -8,6 +8,7 @@
 package clock
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -43,6 +44,18 @@ type Timer interface {
 	C() <-chan time.Time
 	Stop() bool
 	Reset(d time.Duration)
+}
+
+// Wait waits for d on c, or until ctx ends; its error is then the cause of that.
+func Wait(ctx context.Context, c Clock, d time.Duration) error {
+	timer := c.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C():
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // System returns the machine's clocks.

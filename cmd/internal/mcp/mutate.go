@@ -12,6 +12,7 @@ import (
 	"coordinator/client"
 	"coordinator/codec"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 	"coordinator/internal/text"
 )
 
@@ -249,7 +250,7 @@ func (s *Server) send(ctx context.Context, call *keptCall, again bool, build mak
 		result, err := s.session.Do(ctx, call.command)
 		var refused *client.RefusedError
 		if err == nil || call.Kind != frames.CommandStartRun || !errors.As(err, &refused) || refused.Code != frames.CodeNotFound ||
-			errors.As(err, new(*client.OutcomeUnknownError)) || time.Now().After(until) || pause(ctx, lookAgain) != nil {
+			errors.As(err, new(*client.OutcomeUnknownError)) || time.Now().After(until) || clock.Wait(ctx, clock.System(), lookAgain) != nil {
 			return result, err
 		}
 		cmd, berr := build(ctx, call.command.OperationID)
@@ -304,16 +305,4 @@ func (s *Server) derive(op frames.OperationID, what string) (id [16]byte) {
 	fmt.Fprintf(h, "coordctl mcp/1\x00%v\x00%v\x00%v\x00%s", s.opts.Context.CoordinatorID, s.principal, op, what)
 	copy(id[:], h.Sum(nil))
 	return id
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

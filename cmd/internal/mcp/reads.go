@@ -14,6 +14,7 @@ import (
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
+	"coordinator/internal/clock"
 )
 
 var objectiveStates = map[string]frames.ObjectiveState{"Active": frames.ObjectiveActive, "Completed": frames.ObjectiveCompleted, "Cancelled": frames.ObjectiveCancelled}
@@ -557,7 +558,7 @@ func (s *Server) lookup(ctx context.Context, op frames.OperationID) (frames.Oper
 		if err != nil {
 			p = explain(err)
 		}
-		if p == nil || p.Code != "UNAVAILABLE" || pause(ctx, lookAgain) != nil {
+		if p == nil || p.Code != "UNAVAILABLE" || clock.Wait(ctx, clock.System(), lookAgain) != nil {
 			return result, err
 		}
 	}

@@ -47,7 +47,7 @@ func Follow(ctx context.Context, r *client.Replica, opts FollowOptions, told fun
 		if err := told(m, m.Refresh(v, r.State(), now)); err != nil || end != nil {
 			return errors.Join(err, end)
 		}
-		if err := rest(ctx, opts.Clock, opts.Every); err != nil {
+		if err := clock.Wait(ctx, opts.Clock, opts.Every); err != nil {
 			return err
 		}
 		if err := await(ctx, feed, m, &opts); err != nil && !errors.Is(err, errBeat) && ctx.Err() != nil {
@@ -110,15 +110,4 @@ func await(ctx context.Context, feed *client.Feed, m *Model, opts *FollowOptions
 		m.Notice(n, opts.Clock.Now().Wall)
 	}
 	return err
-}
-
-func rest(ctx context.Context, c clock.Clock, d time.Duration) error {
-	timer := c.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C():
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
