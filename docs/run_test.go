@@ -18,16 +18,21 @@ func TestMain(m *testing.M) { os.Exit(docsh.Main(m)) }
 // elsewhere names the documents whose commands need more than a scratch directory, and the
 // test that runs them.
 var elsewhere = map[string]string{
-	"hosts.md":   "TestHostsDocument",
-	"systemd.md": "TestSystemdDocument",
+	"getting-started.md": "TestGettingStarted",
+	"hosts.md":           "TestHostsDocument",
+	"systemd.md":         "TestSystemdDocument",
 }
 
 // TestTheReadme runs what the front page says, in a copy of the sources.
 func TestTheReadme(t *testing.T) {
 	t.Parallel()
-	docsh.Run(t, "../README.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: func(_, dir string) error {
-		return copySources(dir)
-	}})
+	docsh.Run(t, "../README.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: checkout})
+}
+
+// TestGettingStarted runs what a newcomer types, in a copy of the sources.
+func TestGettingStarted(t *testing.T) {
+	t.Parallel()
+	docsh.Run(t, "getting-started.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: checkout})
 }
 
 // TestDocuments runs every other document that has commands.
@@ -58,6 +63,19 @@ func TestDocuments(t *testing.T) {
 }
 
 func runs(b docsh.Block) bool { return b.Lang == "sh" && b.Skip == "" }
+
+// checkout makes dir a checkout in which `make build` was run before. Its programs are those
+// of [docsh.Programs], so that another `make build` finds them up to date.
+func checkout(_, dir string) error {
+	bin, err := docsh.Programs()
+	if err != nil {
+		return err
+	}
+	if err := copySources(dir); err != nil {
+		return err
+	}
+	return os.CopyFS(filepath.Join(dir, "bin"), os.DirFS(bin))
+}
 
 // copySources copies what a checkout holds, without its history and what was built.
 func copySources(to string) error {

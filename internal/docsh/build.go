@@ -46,7 +46,8 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c := exec.Command("go", "build", "-trimpath", "-o", dir,
+	// As `make build` does it in a copy of the sources, which has no history to be stamped with.
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", dir,
 		"coordinator/cmd/coordctl", "coordinator/cmd/coordinatord", "coordinator/cmd/ownerd", "coordinator/cmd/witnessd")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
