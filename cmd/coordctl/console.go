@@ -100,8 +100,8 @@ func listenUsage(err error, listen string) error {
 
 // showAddress prints the address on the first line.
 func (a *app) showAddress(url string) error {
-	if a.json() {
-		return writeJSONLine(a.stdout, object{{"url", url}})
+	if a.structured() {
+		return a.emitItem(object{{"url", url}})
 	}
 	_, err := fmt.Fprintln(a.stdout, url)
 	return err

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
@@ -187,37 +186,51 @@ func (a *app) contextList() error {
 			list.Context = slices.Insert(list.Context, 0, namedContext{localName, defaultContext()})
 		}
 	}
-	rows := []object{}
+	rows, wide := []object{}, [][]string{}
 	for _, n := range list.Context {
-		endpoint := ""
-		c, err := client.LoadContext(n.Path)
-		switch {
-		case err != nil:
+		var endpoint string
+		pins := []string{"-", "-", "-"}
+		if c, err := client.LoadContext(n.Path); err != nil {
 			endpoint = "unusable: " + err.Error()
-		case c.QUIC != "":
-			endpoint = "quic " + c.QUIC
-		default:
-			endpoint = c.Socket
+		} else {
+			endpoint = address(c)
+			pins = []string{c.CoordinatorID.String(), handshake.FormatFingerprint(c.Authority), c.WitnessID.String()}
 		}
+		wide = append(wide, pins)
 		rows = append(rows, object{{"name", n.Name}, {"current", n.Path == a.usual()}, {"endpoint", endpoint}, {"path", n.Path}})
 	}
-	if a.json() {
-		return writeJSON(a.stdout, rows)
+	if a.structured() {
+		return a.emitList(rows)
 	}
 	if len(rows) == 0 {
 		fmt.Fprintln(a.stderr, "no contexts; coordctl up makes one, and coordctl context add names others")
 		return nil
 	}
-	t := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\tNAME\tENDPOINT\tPATH")
-	for _, r := range rows {
+	heads := []string{"", "NAME", "ENDPOINT", "PATH"}
+	if a.output.Wide() {
+		heads = append(heads, "COORDINATOR", "AUTHORITY", "WITNESS")
+	}
+	var table [][]string
+	for i, r := range rows {
 		mark := " "
 		if r[1].value.(bool) {
 			mark = "*"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", mark, r[0].value, printable(r[2].value.(string)), printable(r[3].value.(string)))
+		cells := []string{mark, cell(r[0].value), cell(r[2].value), cell(r[3].value)}
+		if a.output.Wide() {
+			cells = append(cells, wide[i]...)
+		}
+		table = append(table, cells)
 	}
-	return t.Flush()
+	return writeTable(a.stdout, heads, table)
+}
+
+// address is where the coordinator of a context is.
+func address(c *client.Context) string {
+	if c.QUIC != "" {
+		return "quic " + c.QUIC
+	}
+	return c.Socket
 }
 
 func (a *app) contextAdd(name, file string) error {
@@ -289,7 +302,7 @@ func (a *app) contextShow(args []string) error {
 	for _, w := range c.Owners {
 		owners = append(owners, w.Name)
 	}
-	if owners != nil && a.json() {
+	if owners != nil && a.structured() {
 		o = append(o, member{"owners", owners})
 	} else if owners != nil {
 		o = append(o, member{"owners", strings.Join(owners, ",")})

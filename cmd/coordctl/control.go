@@ -220,7 +220,7 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 		only = frames.RunID(r.ID)
 	}
 	runOf := map[frames.WorkSessionID]frames.RunID{}
-	rows := []object{}
+	rows, wide := []object{}, [][]string{}
 	err = snap.Each(func(r frames.SnapshotRecord) error { // sessions come before signals
 		if r.Kind != frames.KindWorkSession && r.Kind != frames.KindSignal {
 			return nil
@@ -238,14 +238,15 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 				return nil
 			}
 			rows = append(rows, object{{"signal_id", r.ID.String()}, {"kind", runs.SignalName(p.Kind)}, {"state", p.State.String()}, {"run_id", run.String()}, {"message", p.Message}})
+			wide = append(wide, []string{r.ID.String(), decimal(r.Revision), runs.SignalName(p.Kind), p.State.String(), run.String(), p.WorkSessionID.String(), printable(p.Message)})
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if s.a.json() {
-		return writeJSON(s.a.stdout, rows)
+	if s.a.structured() {
+		return s.a.emitList(rows)
 	}
 	if len(rows) == 0 {
 		what := "open signals"
@@ -254,6 +255,9 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 		}
 		_, err := fmt.Fprintf(s.a.stdout, "no %s\n", what)
 		return err
+	}
+	if s.a.output.Wide() {
+		return writeTable(s.a.stdout, []string{"SIGNAL", "REVISION", "KIND", "STATE", "RUN", "SESSION", "MESSAGE"}, wide)
 	}
 	return writeRows(s.a.stdout, "signals", rows)
 }

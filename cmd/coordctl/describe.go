@@ -97,12 +97,12 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 			}
 		}
 	}
-	if s.a.json() {
+	if s.a.structured() {
 		o = append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)})
 		if happened {
 			o = append(o, member{"removed_events_through", after}, member{"timeline", orEmpty(lines)})
 		}
-		return writeJSON(s.a.stdout, o)
+		return s.a.emit(o)
 	}
 	if err := writeDescription(s.a.stdout, o, related, operations); err != nil || !happened {
 		return err

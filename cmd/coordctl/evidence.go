@@ -86,9 +86,9 @@ func (a *app) showFindings(f *runs.Family, b frames.Binding, l *client.Ledger, f
 		rows = append(rows, object{{"what", g.What}, {"verdict", g.Verdict}, {"detail", g.Detail}})
 	}
 	var err error
-	if a.json() {
+	if a.structured() {
 		seal := l.Seal()
-		err = writeJSON(a.stdout, object{{"run_id", f.ID.String()}, {"state", f.Run.State.String()}, {"binding_id", b.Binding.BindingID.String()},
+		err = a.emit(object{{"run_id", f.ID.String()}, {"state", f.Run.State.String()}, {"binding_id", b.Binding.BindingID.String()},
 			{"fact_count", l.Facts}, {"seal_sha256", hex.EncodeToString(seal[:])}, {"verified", proved}, {"findings", rows}})
 	} else {
 		fmt.Fprintf(a.stdout, "run %v  %v\n", f.ID, f.Run.State)

@@ -72,7 +72,7 @@ func (p *proof) report(t *testing.T) (text string, err error) {
 	_, err = check.Write(p.output)
 	require.NoError(t, err)
 	findings := append(p.f.Compare(p.b, l, p.after), runs.JudgeOutput(l, p.after, check))
-	err = (&app{stdout: &out, output: "table"}).showFindings(p.f, p.b, l, findings)
+	err = (&app{stdout: &out}).showFindings(p.f, p.b, l, findings)
 	return out.String(), err
 }
 

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -95,20 +93,20 @@ func (a *app) getCommand() *cobra.Command {
 // list prints every record of kind.
 func (s *session) list(ctx context.Context, kind frames.ObjectKind) error {
 	only := func(k frames.ObjectKind) bool { return k == kind }
-	if s.a.json() {
-		return s.listJSON(ctx, only)
+	if s.a.structured() {
+		return s.emitRecords(ctx, only)
 	}
 	t := tabwriter.NewWriter(s.a.stdout, 0, 0, 2, ' ', 0)
 	n := 0
 	err := s.records(ctx, only, func(r frames.SnapshotRecord) error {
-		_, state, detail, err := recordObject(r)
+		cells, err := s.a.cells(r)
 		if err != nil {
 			return err
 		}
 		if n++; n == 1 {
-			fmt.Fprintf(t, "ID\tREVISION\tSTATE\t%s\n", detailName(kind))
+			fmt.Fprintln(t, strings.Join(s.a.heads(kind), "\t"))
 		}
-		_, err = fmt.Fprintf(t, "%v\t%d\t%s\t%s\n", r.ID, r.Revision, orDash(state), orDash(shorten(printable(detail), 72)))
+		_, err = fmt.Fprintln(t, strings.Join(cells, "\t"))
 		return err
 	})
 	if err != nil {
@@ -120,32 +118,20 @@ func (s *session) list(ctx context.Context, kind frames.ObjectKind) error {
 	return t.Flush()
 }
 
-// listJSON prints an array, one element at a time, so that a long one is not all in memory.
-func (s *session) listJSON(ctx context.Context, only func(frames.ObjectKind) bool) error {
-	sep := "[\n"
+// emitRecords prints a list of records.
+func (s *session) emitRecords(ctx context.Context, only func(frames.ObjectKind) bool) error {
+	l := s.a.output.List(s.a.stdout)
 	err := s.records(ctx, only, func(r frames.SnapshotRecord) error {
 		o, _, _, err := recordObject(r)
 		if err != nil {
 			return err
 		}
-		var b bytes.Buffer
-		if err := writeJSON(&b, o); err != nil {
-			return err
-		}
-		text := "  " + strings.ReplaceAll(strings.TrimSuffix(b.String(), "\n"), "\n", "\n  ")
-		_, err = io.WriteString(s.a.stdout, sep+text)
-		sep = ",\n"
-		return err
+		return l.Add(o)
 	})
 	if err != nil {
 		return err
 	}
-	tail := "\n]\n"
-	if sep == "[\n" {
-		tail = "[]\n"
-	}
-	_, err = io.WriteString(s.a.stdout, tail)
-	return err
+	return l.Close()
 }
 
 // show prints the one record that prefix names.
@@ -158,8 +144,8 @@ func (s *session) show(ctx context.Context, kind frames.ObjectKind, prefix strin
 	if err != nil {
 		return err
 	}
-	if s.a.json() {
-		return writeJSON(s.a.stdout, o)
+	if s.a.structured() {
+		return s.a.emit(o)
 	}
 	flat := o[:len(o)-1]
 	return writeMembers(s.a.stdout, append(flat, o[len(o)-1].value.(object)...))

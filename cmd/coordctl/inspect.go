@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,8 +33,8 @@ func (a *app) pingCommand() *cobra.Command {
 				}
 				took := time.Since(start)
 				i := s.conn.Info()
-				if a.json() {
-					return writeJSON(a.stdout, object{{"authority_epoch", i.Epoch}, {"incarnation_id", i.IncarnationID.String()}, {"microseconds", took.Microseconds()}})
+				if a.structured() {
+					return a.emit(object{{"authority_epoch", i.Epoch}, {"incarnation_id", i.IncarnationID.String()}, {"microseconds", took.Microseconds()}})
 				}
 				_, err := fmt.Fprintf(a.stdout, "pong from epoch %d, incarnation %v, in %v\n", i.Epoch, i.IncarnationID, took.Round(time.Microsecond))
 				return err
@@ -69,7 +69,7 @@ func (s *session) status(ctx context.Context, counts bool) error {
 	}
 	o := object{{"context", s.a.contextPath}, {"name", i.Name}}
 	for _, address := range []member{{"socket", i.Socket}, {"quic", i.QUIC}} {
-		if address.value != "" || s.a.json() { // people are shown what there is
+		if address.value != "" || s.a.structured() { // people are shown what there is
 			o = append(o, address)
 		}
 	}
@@ -102,14 +102,14 @@ func (s *session) status(ctx context.Context, counts bool) error {
 
 // time is a wire time: a number in JSON, a date for people.
 func (a *app) time(unix uint64) any {
-	if a.json() {
+	if a.structured() {
 		return unix
 	}
 	return when(unix)
 }
 
 func (s *session) words(w []string) any {
-	if s.a.json() {
+	if s.a.structured() {
 		return w
 	}
 	return strings.Join(w, ",")
@@ -210,27 +210,33 @@ func (a *app) opList() error {
 		return err
 	}
 	list := state.Unresolved()
-	if a.json() {
+	if a.structured() {
 		out := []object{}
 		for _, u := range list {
 			out = append(out, object{{"operation_id", u.OperationID.String()}, {"indeterminate", u.Indeterminate}})
 		}
-		return writeJSON(a.stdout, out)
+		return a.emitList(out)
 	}
 	if len(list) == 0 {
 		fmt.Fprintln(a.stderr, "no unresolved operations")
 		return nil
 	}
-	t := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "OPERATION\tSTATE\tNEXT")
+	heads, rows := []string{"OPERATION", "STATE", "NEXT"}, [][]string(nil)
+	if a.output.Wide() {
+		heads = append(heads, "DIGEST")
+	}
 	for _, u := range list {
 		word := "may have run"
 		if u.Indeterminate {
 			word = "indeterminate: its history was lost"
 		}
-		fmt.Fprintf(t, "%v\t%s\t%s\n", u.OperationID, word, a.line("op get "+u.OperationID.String()))
+		cells := []string{u.OperationID.String(), word, a.line("op get " + u.OperationID.String())}
+		if a.output.Wide() {
+			cells = append(cells, hex.EncodeToString(u.CommandDigest[:]))
+		}
+		rows = append(rows, cells)
 	}
-	return t.Flush()
+	return writeTable(a.stdout, heads, rows)
 }
 
 func (a *app) opForget(prefix string) error {
@@ -266,8 +272,8 @@ func (a *app) keygenCommand() *cobra.Command {
 				return err
 			}
 			public := handshake.FormatPublicKey(key.Public())
-			if a.json() {
-				return writeJSON(a.stdout, object{{"public_key", public}, {"key_id", handshake.KeyIDOf(key.Public()).String()}, {"key_file", out}})
+			if a.structured() {
+				return a.emit(object{{"public_key", public}, {"key_id", handshake.KeyIDOf(key.Public()).String()}, {"key_file", out}})
 			}
 			_, err = fmt.Fprintln(a.stdout, public)
 			return err

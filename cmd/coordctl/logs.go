@@ -150,7 +150,7 @@ func (a *app) sayOutput(show *shower, l *client.Ledger, after frames.EventCut, c
 		return err
 	}
 	for _, line := range lines {
-		if !a.json() && (!quiet || line.Bad) {
+		if !a.structured() && (!quiet || line.Bad) {
 			fmt.Fprintln(a.stderr, "logs: "+line.Text)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"coordinator/cmd/internal/output"
 	"coordinator/frames"
 )
 
@@ -77,7 +78,7 @@ type app struct {
 	contextPath string
 	defaultPath string // the context that is used when none is named
 	keySource   string
-	output      string
+	output      output.Format
 	timeout     time.Duration
 	wait        time.Duration
 }
@@ -115,11 +116,12 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	root.SetIn(a.stdin)
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
+	root.SetFlagErrorFunc(flagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.contextPath, "context", defaultContext(), "context `FILE`, or the name of one that was added: where the coordinator is and how to know it")
 	flags.StringVar(&a.keySource, "key", "", "the key to prove instead of the context's: a `FILE`, fd:N, agent or agent:PUBLIC_KEY")
-	flags.StringVarP(&a.output, "output", "o", "table", "output `FORMAT`: table or json")
+	flags.VarP(&a.output, "output", "o", "output `FORMAT`: "+output.Usage)
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Names(), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)) //nolint:errcheck // the flag is there
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
 	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator, or the owner of a run, that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
@@ -137,9 +139,6 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 }
 
 func (a *app) checkFlags() error {
-	if a.output != "table" && a.output != "json" {
-		return usage("--output is %q; it is table or json", a.output)
-	}
 	if a.timeout <= 0 {
 		return usage("--timeout is %v; it must be above zero", a.timeout)
 	}
@@ -149,7 +148,8 @@ func (a *app) checkFlags() error {
 	return nil
 }
 
-func (a *app) json() bool { return a.output == "json" }
+// structured reports whether output is values, not text for people.
+func (a *app) structured() bool { return a.output.Structured() }
 
 // stateHome is where coordctl keeps everything unless told otherwise.
 func stateHome() string {
@@ -171,6 +171,20 @@ type usageError struct{ text string }
 func (e *usageError) Error() string { return e.text }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// flagError is a usage error about a flag: in the words of the value's own parser where it has
+// some.
+func flagError(_ *cobra.Command, err error) error {
+	var format *output.FormatError
+	var template *output.TemplateError
+	switch {
+	case errors.As(err, &format):
+		return usage("%v", format)
+	case errors.As(err, &template):
+		return usage("%v", template)
+	}
+	return usage("%v", err)
+}
 
 // exactArgs is cobra's check with our own error and text.
 func exactArgs(names ...string) cobra.PositionalArgs {

@@ -53,29 +53,21 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// writeJSON prints v, indented, with a newline.
-func writeJSON(w io.Writer, v any) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	var b bytes.Buffer
-	if err := json.Indent(&b, raw, "", "  "); err != nil {
-		return err
-	}
-	b.WriteByte('\n')
-	_, err = w.Write(b.Bytes())
-	return err
-}
+// emit prints one value in the format that was asked for, which is not for people.
+func (a *app) emit(v any) error { return a.output.Value(a.stdout, v) }
 
-// writeJSONLine prints v on one line.
-func writeJSONLine(w io.Writer, v any) error {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return err
+// emitItem is emit for one value of a stream: a line where it is JSON.
+func (a *app) emitItem(v any) error { return a.output.Item(a.stdout, v) }
+
+// emitList is emit for a list.
+func (a *app) emitList(rows []object) error {
+	l := a.output.List(a.stdout)
+	for _, r := range rows {
+		if err := l.Add(r); err != nil {
+			return err
+		}
 	}
-	_, err = w.Write(append(raw, '\n'))
-	return err
+	return l.Close()
 }
 
 // writeMembers prints an object as two aligned columns.
@@ -326,8 +318,8 @@ func (a *app) showResult(op frames.OperationID, r frames.OperationResult, show o
 
 // print prints one object in the format that was asked for.
 func (a *app) print(o object) error {
-	if a.json() {
-		return writeJSON(a.stdout, o)
+	if a.structured() {
+		return a.emit(o)
 	}
 	return writeMembers(a.stdout, o)
 }

@@ -33,7 +33,7 @@ func TestReplicaThroughSIGKILL(t *testing.T) {
 	require.NoError(t, err)
 
 	var out bytes.Buffer
-	w := &watcher{a: &app{stdout: &out, output: "table", contextPath: "/nonexistent/context.toml"}}
+	w := &watcher{a: &app{stdout: &out, contextPath: "/nonexistent/context.toml"}}
 	feed := r.Changes(8)
 	defer feed.Close()
 	next := func() {

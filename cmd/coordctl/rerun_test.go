@@ -120,7 +120,7 @@ func TestRunAndLogsInJSON(t *testing.T) {
 // asked is this test's own app for a context, to do a part of what `run` does.
 func (u *upped) asked() (*app, *client.Context, *client.Session) {
 	u.t.Helper()
-	a := &app{contextPath: u.context(), timeout: patience, stdout: &safeBuffer{}, stderr: &safeBuffer{}, output: "table"}
+	a := &app{contextPath: u.context(), timeout: patience, stdout: &safeBuffer{}, stderr: &safeBuffer{}}
 	c, err := client.LoadContext(a.contextPath)
 	require.NoError(u.t, err)
 	s, err := a.commandSession(c)

@@ -428,7 +428,7 @@ func (e *notStartedError) Unwrap() error { return e.cause }
 // showStarted prints what `run --detach` has begun.
 func (a *app) showStarted(r *started, result frames.OperationResult) error {
 	err := a.showResult(r.op, result, r.ids())
-	if err == nil && !a.json() {
+	if err == nil && !a.structured() {
 		fmt.Fprintf(a.stderr, "coordctl: its output: %s\n", a.line("logs "+r.run.String()+" -f"))
 	}
 	return err

@@ -15,16 +15,16 @@ type shower struct {
 	output io.Writer
 
 	mu     sync.Mutex
-	w      io.Writer        // of the events; nil where there are none
+	emit   func(any) error  // prints an event; nil where none are shown
 	offset uint64           // guarded by mu: of the next byte of output
 	last   *frames.RunState // owned by who tells states
 }
 
 func (a *app) shower() *shower {
-	if !a.json() {
+	if !a.structured() {
 		return &shower{output: a.stdout}
 	}
-	s := &shower{w: a.stdout}
+	s := &shower{emit: a.emitItem}
 	s.output = s
 	return s
 }
@@ -37,10 +37,10 @@ func (s *shower) event(name string, o object) error {
 }
 
 func (s *shower) eventLocked(name string, o object) error {
-	if s.w == nil {
+	if s.emit == nil {
 		return nil
 	}
-	if err := writeJSONLine(s.w, append(object{{"event", name}}, o...)); err != nil {
+	if err := s.emit(append(object{{"event", name}}, o...)); err != nil {
 		return &runs.SinkError{Cause: err}
 	}
 	return nil

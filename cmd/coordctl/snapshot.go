@@ -104,8 +104,8 @@ func (a *app) diffFiles(pathA, pathB string) error {
 		return err
 	}
 	ha, hb := fa.Header, fb.Header
-	if a.json() {
-		err = writeJSON(a.stdout, object{{"same_records", same}, {"records", []uint64{ha.Records, hb.Records}},
+	if a.structured() {
+		err = a.emit(object{{"same_records", same}, {"records", []uint64{ha.Records, hb.Records}},
 			{"authority_epochs", []uint64{uint64(ha.Guard.Epoch), uint64(hb.Guard.Epoch)}}})
 	} else if same {
 		_, err = fmt.Fprintf(a.stdout, "same: %d records are byte for byte the same (epoch %d and epoch %d)\n", ha.Records, ha.Guard.Epoch, hb.Guard.Epoch)

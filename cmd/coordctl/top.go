@@ -57,7 +57,7 @@ coordctl watch, which shows every change as a line, or coordctl get.`,
 // instead.
 func (a *app) terminal() (in, out *os.File, err error) {
 	const instead = "use coordctl watch, which shows every change as a line, or coordctl get"
-	if a.json() {
+	if a.structured() {
 		return nil, nil, usage("top draws on a terminal and has no JSON; use coordctl watch -o json or coordctl get -o json")
 	}
 	in, _ = a.stdin.(*os.File)

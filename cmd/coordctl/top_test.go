@@ -185,7 +185,7 @@ func TestTopNeedsATerminal(t *testing.T) {
 func TestTopOutcomesAreWorded(t *testing.T) {
 	f := newFake(t)
 	f.listen()
-	k := &topper{a: &app{contextPath: f.path, timeout: defaultTimeout, output: "table"}}
+	k := &topper{a: &app{contextPath: f.path, timeout: defaultTimeout}}
 	var err error
 	k.c, err = client.LoadContext(f.path)
 	require.NoError(t, err)

@@ -39,7 +39,9 @@ A gap in the view is a line of its own, and so is how it was healed: by the even
 were missed, or by a snapshot, whose differences from what was shown follow. So do those of
 changes that came faster than they could be written. A coordinator that restarts is waited
 for. --timeout bounds the time to the first snapshot only. With
--o json each line is one object; "type" says of what.`,
+-o json each line is one object, and with -o yaml a document; "type" says of what. A template
+(-o jsonpath=…) is filled in for each of them; gaps and their ends are then told on standard
+error.`,
 		ValidArgsFunction: completeKinds,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 2 {
@@ -222,13 +224,23 @@ func (w *watcher) wants(ref frames.ObjectRef) bool {
 	return (w.kind == 0 || ref.Kind == w.kind) && strings.HasPrefix(ref.ID.String(), w.prefix)
 }
 
-// line prints one line: o where JSON was asked for, else text.
+// line prints one line: o where values were asked for, else text.
 func (w *watcher) line(o object, format string, args ...any) error {
-	if w.a.json() {
-		return writeJSONLine(w.a.stdout, o)
+	if w.a.structured() {
+		return w.a.emitItem(o)
 	}
 	_, err := fmt.Fprintln(w.a.stdout, printable(fmt.Sprintf(format, args...)))
 	return err
+}
+
+// aside is line for what is told about the view itself. A template would leave it out, so that
+// it goes to standard error then.
+func (w *watcher) aside(o object, format string, args ...any) error {
+	if w.a.output.Picks() {
+		_, err := fmt.Fprintln(w.a.stderr, printable(fmt.Sprintf(format, args...)))
+		return err
+	}
+	return w.line(o, format, args...)
 }
 
 // gap prints a gap. What keeps the connection from coming back is said when it changes.
@@ -243,7 +255,7 @@ func (w *watcher) gap(g *client.Gap) error {
 		if g.Reason == frames.GapEpochChanged || g.Reason == frames.GapGrantRevoked {
 			next = "the coordinator ends the connection"
 		}
-		return w.line(o, "-- gap: %v; %s", g, next)
+		return w.aside(o, "-- gap: %v; %s", g, next)
 	}
 	why := w.a.explainCause(g.Cause).what
 	if g.Attempt > 0 && why == w.said {
@@ -251,7 +263,7 @@ func (w *watcher) gap(g *client.Gap) error {
 	}
 	w.said = why
 	o = append(o, member{"reason", "DISCONNECTED"}, member{"last_contiguous_event", g.Last}, member{"message", why}, member{"attempt", g.Attempt})
-	return w.line(o, "-- gap: no connection after event %d: %s; trying again", g.Last, why)
+	return w.aside(o, "-- gap: no connection after event %d: %s; trying again", g.Last, why)
 }
 
 func (w *watcher) healed(h *client.Healed) error {
@@ -260,7 +272,7 @@ func (w *watcher) healed(h *client.Healed) error {
 		by, text = "REPLAY", "the log was replayed"
 	}
 	o := object{{"type", "HEALED"}, {"by", by}, {"last_contiguous_event", h.Last}, {"authority_epoch", h.Guard.Epoch}, {"activation_sequence", h.Guard.Activation}}
-	return w.line(o, "-- healed after event %d (epoch %d): %s; nothing is missing", h.Last, h.Guard.Epoch, text)
+	return w.aside(o, "-- healed after event %d (epoch %d): %s; nothing is missing", h.Last, h.Guard.Epoch, text)
 }
 
 // reread prints a view that takes the place of what was shown: as a line, and what differs.
@@ -322,29 +334,28 @@ func (w *watcher) historyLost(l *client.LostHistory) error {
 	w.lost = l
 	o := object{{"type", "HISTORY_LOST"}, {"last_contiguous_event", l.Cut}, {"activation_sequence", l.Activation},
 		{"found_activation_sequence", l.Found}, {"base_event_sequence", l.Base}}
-	return w.line(o, "-- HISTORY_LOST: %v", l)
+	return w.aside(o, "-- HISTORY_LOST: %v", l)
 }
 
 // heading is the line before a view.
 func (w *watcher) heading(n *client.Reread, first bool) error {
 	v := n.View
 	if first && w.rows {
-		if w.a.json() {
+		if w.a.structured() {
 			return nil
 		}
-		_, err := fmt.Fprintf(w.a.stdout, rowFormat, "ID", "REVISION", "STATE", detailName(w.kind))
-		return err
+		return w.a.writeRow(w.kind, w.a.heads(w.kind))
 	}
 	if n.Reason == client.RereadMissed {
 		o := object{{"type", "BEHIND"}, {"missed", n.Missed}, {"event_sequence", v.Cut}, {"record_count", v.Len()}}
-		return w.line(o, "-- behind: %d changes came faster than they were written; what they left behind follows, as of event %d", n.Missed, v.Cut)
+		return w.aside(o, "-- behind: %d changes came faster than they were written; what they left behind follows, as of event %d", n.Missed, v.Cut)
 	}
 	what := "watching"
 	if !first {
 		what = "healed by a snapshot"
 	}
 	o := object{{"type", "SNAPSHOT"}, {"base_event_sequence", v.Cut}, {"record_count", v.Len()}, {"authority_epoch", v.Guard.Epoch}, {"activation_sequence", v.Guard.Activation}}
-	return w.line(o, "-- %s: %d records at event %d (epoch %d)", what, v.Len(), v.Cut, v.Guard.Epoch)
+	return w.aside(o, "-- %s: %d records at event %d (epoch %d)", what, v.Len(), v.Cut, v.Guard.Epoch)
 }
 
 // isOpen reports whether a record is a signal that nobody has dealt with.
@@ -357,32 +368,35 @@ func isOpen(r frames.SnapshotRecord) bool {
 	return ok && sig.State == frames.SignalOpen
 }
 
-// rowFormat is one row of `get --watch`, which cannot wait for the widest.
-const rowFormat = "%-32s  %-8v  %-10s  %s\n"
-
 // record prints a record as it now is.
 func (w *watcher) record(r frames.SnapshotRecord) error {
 	o, state, detail, err := recordObject(r)
 	if err != nil {
 		return err
 	}
-	if w.a.json() {
+	if w.a.structured() {
 		if !w.rows {
 			o = append(object{{"type", "RECORD"}}, o...)
 		}
-		return writeJSONLine(w.a.stdout, o)
+		return w.a.emitItem(o)
 	}
 	if w.rows {
-		_, err = fmt.Fprintf(w.a.stdout, rowFormat, r.ID, r.Revision, orDash(state), orDash(shorten(printable(detail), 72)))
-		return err
+		cells, err := w.a.cells(r)
+		if err != nil {
+			return err
+		}
+		return w.a.writeRow(r.Kind, cells)
 	}
 	return w.line(nil, "   %v is now at revision %d  %s  %s", r.Ref(), r.Revision, orDash(state), shorten(detail, 72))
 }
 
 func (w *watcher) removed(ref frames.ObjectRef, was frames.ObjectRevision) error {
-	if w.rows && !w.a.json() {
-		_, err := fmt.Fprintf(w.a.stdout, rowFormat, ref.ID, was, "(removed)", "-")
-		return err
+	if w.rows && !w.a.structured() {
+		cells := []string{ref.ID.String(), decimal(was), "(removed)", "-"}
+		for range w.a.columns(ref.Kind) {
+			cells = append(cells, "-")
+		}
+		return w.a.writeRow(ref.Kind, cells)
 	}
 	return w.line(object{{"type", "REMOVED"}, {"object", refObject(ref)}, {"revision", was}}, "   %v is gone; it was at revision %d", ref, was)
 }

@@ -67,7 +67,7 @@ func TestWatchTellsEverythingThatItIsTold(t *testing.T) {
 	}{{"watch_table", "table", false}, {"watch_json", "json", false}, {"get_watch_table", "table", true}, {"get_watch_json", "json", true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			w := &watcher{a: &app{stdout: &out, output: tt.output, contextPath: "/nonexistent/context.toml"}, rows: tt.rows}
+			w := &watcher{a: &app{stdout: &out, output: format(t, tt.output), contextPath: "/nonexistent/context.toml"}, rows: tt.rows}
 			for _, u := range told(t) {
 				require.NoError(t, w.show(u))
 			}
@@ -84,7 +84,7 @@ func TestWatchTellsEverythingThatItIsTold(t *testing.T) {
 
 func TestWatchFiltersAndEnds(t *testing.T) {
 	var out bytes.Buffer
-	w := &watcher{a: &app{stdout: &out, output: "table"}, kind: frames.KindBinding, left: 2}
+	w := &watcher{a: &app{stdout: &out}, kind: frames.KindBinding, left: 2}
 	var end error
 	for _, u := range told(t) {
 		if end = w.show(u); end != nil {
@@ -95,7 +95,7 @@ func TestWatchFiltersAndEnds(t *testing.T) {
 	require.Equal(t, 2, strings.Count(out.String(), "\n"))
 	require.NotContains(t, out.String(), "OBJECTIVE_CHANGED")
 
-	failing := &watcher{a: &app{stdout: shutPipe{}, output: "json"}}
+	failing := &watcher{a: &app{stdout: shutPipe{}, output: format(t, "json")}}
 	require.ErrorIs(t, failing.show(told(t)[0]), syscall.EPIPE)
 }
 
