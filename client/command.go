@@ -62,7 +62,7 @@ func (c *Conn) Command(ctx context.Context, cmd Command) (frames.OperationResult
 	if err != nil {
 		return none, notSent(err)
 	}
-	begun, err := c.state.begin(cmd.OperationID, digest, c.opts.Journal)
+	begun, err := c.begin(ctx, cmd.OperationID, digest)
 	if err != nil {
 		return none, notSent(err)
 	}
@@ -99,6 +99,36 @@ func (c *Conn) exchange(ctx context.Context, cmd *Command) (r frames.OperationRe
 		return r, true, err
 	}
 	return f.(*frames.CoordCommandResult).Operation, true, nil
+}
+
+// journalRoom is how many places a full journal is asked for at a time: each costs a write.
+const journalRoom = 64
+
+// begin records an operation before it is sent. Where the journal is full it first asks what
+// became of the operations in it: one that was PENDING when it was answered may have ended
+// since, and nobody may have asked.
+func (c *Conn) begin(ctx context.Context, op frames.OperationID, digest [32]byte) (begun bool, err error) {
+	begun, err = c.state.begin(op, digest, c.opts.Journal)
+	if !errors.Is(err, ErrJournalFull) {
+		return begun, err
+	}
+	room := 0
+	for _, u := range c.state.Unresolved() {
+		if u.Indeterminate {
+			continue // nobody can tell
+		}
+		result, lerr := c.Lookup(ctx, u.OperationID)
+		if lerr != nil {
+			return false, errors.Join(err, lerr)
+		}
+		if result.State.Final() {
+			room++
+		}
+		if room == journalRoom {
+			break
+		}
+	}
+	return c.state.begin(op, digest, c.opts.Journal)
 }
 
 // unbegin takes back the journal entry that this call made for an operation that did not

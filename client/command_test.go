@@ -218,6 +218,67 @@ func TestRequestsWaitForASlot(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
+// TestAFullJournalAsksWhatHasEnded commands with a journal full of operations that nobody asked
+// about again.
+func TestAFullJournalAsksWhatHasEnded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		ended func(op frames.OperationID) bool
+		asked int
+	}{
+		"all have ended": {func(frames.OperationID) bool { return true }, journalRoom},
+		"one has ended":  {func(op frames.OperationID) bool { return op == operation(9) }, maxJournal},
+		"none has ended": {func(frames.OperationID) bool { return false }, maxJournal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			asked, ran := 0, 0
+			opts := w.options(func(p *peer) {
+				p.snapshot(&shown{})
+				for {
+					switch f := p.recv().(type) {
+					case *frames.GetOperationResult:
+						asked++
+						r := frames.OperationResult{State: frames.OperationUnknown}
+						if tt.ended(f.OperationID) {
+							r = succeeded(2)
+						}
+						p.send(&frames.OperationResultFrame{RequestID: f.RequestID, Operation: r})
+					case *frames.CoordCommand:
+						ran++
+						p.send(&frames.CoordCommandResult{RequestID: f.RequestID, Operation: succeeded(3)})
+					}
+				}
+			})
+			opts.Journal = true
+			c, err := Dial(t.Context(), w.pins, opts)
+			require.NoError(t, err)
+			s, err := c.Snapshot(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			require.NoError(t, c.state.updateLocked(func(m *memory) error {
+				for i := range maxJournal {
+					op := operation(byte(i))
+					op[2] = byte(i >> 8)
+					m.Operations = append(m.Operations, journalEntry{OperationID: op.String(), CommandDigest: sixtyFour})
+				}
+				return nil
+			}))
+			_, err = c.Command(t.Context(), created(t, frames.OperationID{1}, "{}"))
+			require.NoError(t, c.Close())
+			require.Equal(t, tt.asked, asked)
+			if name == "none has ended" {
+				require.ErrorIs(t, err, ErrJournalFull)
+				require.ErrorIs(t, err, ErrNotSent)
+				require.Zero(t, ran)
+				require.Len(t, c.State().Unresolved(), maxJournal)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, 1, ran)
+		})
+	}
+}
+
 func TestManyCallersShareAConnection(t *testing.T) {
 	w := newWorld(t)
 	const n = 50

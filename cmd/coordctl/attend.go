@@ -66,7 +66,7 @@ func (a *app) attend(parent context.Context, c *client.Context, s *client.Sessio
 				}
 			}
 			if v.ended() {
-				if err := dropSent(c, r.op); err != nil {
+				if err := t.known(c, v); err != nil {
 					return &afterwardsError{r.op, err}
 				}
 				return t.ended(v)
@@ -87,6 +87,14 @@ func (a *app) attend(parent context.Context, c *client.Context, s *client.Sessio
 			}
 		}
 	}
+}
+
+// known forgets a command whose end was seen: it need not be sent again, nor asked about.
+func (t *attendance) known(c *client.Context, v runView) error {
+	if err := dropSent(c, t.r.op); err != nil || !v.op.State.Final() {
+		return err
+	}
+	return t.s.State().Forget(t.r.op)
 }
 
 // interrupted acts on one more Ctrl-C. It reports whether the run is to be left alone.

@@ -78,6 +78,7 @@ func TestRunEndsAsItsCommandDoes(t *testing.T) {
 	require.Equal(t, 3, r.code, r.errout)
 	require.Equal(t, "hi\r\n", r.out)
 	require.Empty(t, r.errout)
+	require.Empty(t, u.ctl("op", "list").out, "its end was seen")
 	id := u.onlyRun()
 
 	logs := u.ctl("logs", id)
