@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -105,4 +106,40 @@ func BenchmarkCommit(b *testing.B) {
 		bed.commit(tx)
 	}
 	require.NoError(b, bed.s.Abandon())
+}
+
+// BenchmarkCheckpoint measures checkpoints of so many finished operations into a store of so
+// many, per row.
+func BenchmarkCheckpoint(b *testing.B) {
+	payload := strings.Repeat("x", 120)
+	for _, size := range []struct{ history, rows int }{{100_000, 65_536}, {1_000_000, 65_536}, {1_000_000, 262_144}} {
+		b.Run(fmt.Sprintf("%d into %d", size.rows, size.history), func(b *testing.B) {
+			bed := &bed{t: b, dir: b.TempDir(), opts: store.Options{UnsafeNoSync: true, Manual: true}}
+			require.NoError(b, store.Create(bed.dir, store.Genesis{CoordinatorID: testID, CreatedAt: testTime}, bed.opts))
+			bed.open()
+			n := uint64(0)
+			fill := func(rows int) {
+				for ; rows > 0; rows -= 512 {
+					tx := bed.s.Begin()
+					for range 512 {
+						n++
+						tx.Emit(frames.EventOperationChanged, eventID(n), makeRow(frames.KindOperation, n*0x9e3779b97f4a7c15, 1, payload, false))
+					}
+					bed.commit(tx)
+				}
+			}
+			for rows := size.history; rows > 0; rows -= size.rows {
+				fill(size.rows)
+				bed.checkpoint()
+			}
+			for b.Loop() {
+				b.StopTimer()
+				fill(size.rows)
+				b.StartTimer()
+				bed.checkpoint()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*size.rows), "ns/row")
+			require.NoError(b, bed.s.Abandon())
+		})
+	}
 }

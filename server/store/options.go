@@ -18,7 +18,8 @@ type Options struct {
 	// SegmentBytes is the size of a log segment, header and index included. Zero means
 	// 64 MiB; less than 4 KiB is raised to it, and more than 256 MiB lowered.
 	SegmentBytes int64
-	// CheckpointOps begins a checkpoint after this many row changes. Zero means 65,536.
+	// CheckpointOps begins a checkpoint after this many row changes, or up to four times as
+	// many in a store of more rows than those; so do the next two. Zero means 65,536.
 	CheckpointOps int
 	// CheckpointBytes begins one after this many bytes of changed rows. Zero means 64 MiB.
 	CheckpointBytes uint64
@@ -74,7 +75,12 @@ const (
 
 	// checkpointTxBytes bounds the bytes of one checkpoint transaction.
 	checkpointTxBytes = 4 << 20
-	// behindFactor times a checkpoint's trigger is where the writer waits for it.
+	// A checkpoint gathers one in stretchShare of the rows of the store, but at least what the
+	// options say and at most maxStretch times that, in up to maxStretch times their time.
+	stretchShare = 4
+	maxStretch   = 4
+	// behindFactor times a checkpoint's least trigger, or twice what it gathers, is where the
+	// writer waits for it.
 	behindFactor = 4
 	// scarceSegmentBytes is the size of a segment made while the reserve is reached.
 	scarceSegmentBytes = 1 << 20
