@@ -117,11 +117,12 @@ func (c *Conn) begin(ctx context.Context, op frames.OperationID, digest [32]byte
 		if u.Indeterminate {
 			continue // nobody can tell
 		}
-		result, lerr := c.Lookup(ctx, u.OperationID)
+		result, lerr := c.lookup(ctx, u.OperationID)
 		if lerr != nil {
 			return false, errors.Join(err, lerr)
 		}
 		if result.State.Final() {
+			c.settle(u.OperationID, result)
 			room++
 		}
 		if room == journalRoom {
@@ -157,15 +158,22 @@ func (c *Conn) settle(op frames.OperationID, r frames.OperationResult) {
 // Lookup asks for the result of an operation. UNKNOWN means that this authority has no
 // such operation, or none that this key may see; it never proves that nothing ran.
 func (c *Conn) Lookup(ctx context.Context, op frames.OperationID) (frames.OperationResult, error) {
+	result, err := c.lookup(ctx, op)
+	if err == nil {
+		c.settle(op, result)
+	}
+	return result, err
+}
+
+// lookup is Lookup that remembers nothing.
+func (c *Conn) lookup(ctx context.Context, op frames.OperationID) (frames.OperationResult, error) {
 	f, err := c.roundTrip(ctx, frames.TypeOperationResult, func(id frames.RequestID) frames.Frame {
 		return &frames.GetOperationResult{RequestID: id, Guard: c.guard, OperationID: op}
 	})
 	if err != nil {
 		return frames.OperationResult{}, err
 	}
-	result := f.(*frames.OperationResultFrame).Operation
-	c.settle(op, result)
-	return result, nil
+	return f.(*frames.OperationResultFrame).Operation, nil
 }
 
 // Retry finds out what became of cmd and sends it again only when the coordinator does not
