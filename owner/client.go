@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -67,8 +68,10 @@ type ClientOptions struct {
 	Name string
 	// Timeout bounds dial and proof beside the context. Zero means 10 s.
 	Timeout time.Duration
-	Clock   clock.Clock
-	Rand    io.Reader
+	// Clock is the time. Nil means the system's.
+	Clock clock.Clock
+	// Rand is the source of nonces. Nil means crypto/rand.
+	Rand io.Reader
 
 	// OnBindings, OnFact and OnFactsEnd are called for what the owner sends unasked, in its
 	// order and by the connection's one reader: they must not wait, above all not for a reply.
@@ -119,8 +122,14 @@ func Dial(ctx context.Context, o ClientOptions) (*Client, error) {
 		return nil, errors.New("owner client: the owner is not pinned")
 	case o.CoordinatorID == (frames.CoordinatorID{}):
 		return nil, errors.New("owner client: the coordinator id is missing")
-	case o.Key == nil || o.Clock == nil || o.Rand == nil:
-		return nil, errors.New("owner client: key, clock or randomness is missing")
+	case o.Key == nil:
+		return nil, errors.New("owner client: the key is missing")
+	}
+	if o.Clock == nil {
+		o.Clock = clock.System()
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Reader
 	}
 	if o.Scope == 0 {
 		o.Scope = ScopeAll
@@ -159,8 +168,11 @@ func Dial(ctx context.Context, o ClientOptions) (*Client, error) {
 }
 
 // QUICDialer is a Dial for [ClientOptions] that connects to addr, host:port, where the owner
-// must show the pinned key.
+// must show the pinned key. A nil clock is the system's.
 func QUICDialer(addr string, pin frames.Fingerprint, clk clock.Clock) link.Dialer {
+	if clk == nil {
+		clk = clock.System()
+	}
 	return namespace.QUICDialer(addr, pin, clk)
 }
 
