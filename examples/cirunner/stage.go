@@ -19,6 +19,9 @@ import (
 // wait is the pause before something that was not there yet is looked for again.
 const wait = 250 * time.Millisecond
 
+// step names the step of the build that starts a stage.
+func step(s Stage) string { return "start " + s.Name }
+
 // stage runs one stage to its proven end.
 func (b *build) stage(ctx context.Context, objective frames.ObjectiveID, s Stage) (*frames.StartRun, Proof, error) {
 	run, err := b.start(ctx, objective, s)
@@ -43,6 +46,11 @@ func (b *build) stage(ctx context.Context, objective frames.ObjectiveID, s Stage
 	if err != nil {
 		return nil, Proof{}, fmt.Errorf("the evidence of run %v does not hold: %w", run.RunID, err)
 	}
+	// START_RUN was answered while PENDING, so it is among the operations whose end the client does
+	// not know; now it does.
+	if err := b.session.State().Forget(b.book.Steps[step(s)].OperationID); err != nil {
+		return nil, Proof{}, err
+	}
 	if closed.Status != 0 {
 		return nil, Proof{}, &StageError{s.Name, closed.Status, proof}
 	}
@@ -55,7 +63,7 @@ func (b *build) start(ctx context.Context, objective frames.ObjectiveID, s Stage
 	if err != nil {
 		return nil, err
 	}
-	step, run := "start "+s.Name, new(frames.StartRun)
+	step, run := step(s), new(frames.StartRun)
 	draw := func() ([]frames.Precondition, error) {
 		*run = frames.StartRun{ObjectiveID: objective, RunID: fresh[frames.RunID](), WorkSessionID: fresh[frames.WorkSessionID](),
 			PendingBindingID: fresh[frames.PendingBindingID](), ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document}
