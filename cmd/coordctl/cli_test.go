@@ -400,7 +400,7 @@ func TestUsageErrors(t *testing.T) {
 		"update objective 123456 --title x --if-revision -1", "complete objective", "complete objective 12345",
 		"archive", "archive objective", "archive objective 12345", "archive objective 123456 --if-revision 0", "archive run 123456", "get", "get thing",
 		"get objective 1 2", "get objective 12345g", "op", "op get", "op get 12", "op forget 123456", "keygen", "ping x", "status --frob",
-		"snapshot", "snapshot save", "snapshot diff a", "status -o yaml", "status --timeout 0s", "status --timeout x", "status --wait -1s", "up --lease 5", "up --lease 61", "up x", "up --state=",
+		"snapshot", "snapshot save", "snapshot diff a", "status -o xml", "status --timeout 0s", "status --timeout x", "status --wait -1s", "up --lease 5", "up --lease 61", "up x", "up --state=",
 	} {
 		t.Run(line, func(t *testing.T) {
 			f := newFake(t)

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/suggest"
 	"coordinator/handshake"
 )
 
@@ -27,7 +30,7 @@ func completionCommand() *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(out, true)
 			}
-			return usage("there is no completion for %q; it is bash, zsh or fish", args[0])
+			return usage("there is no completion for %q; it is bash, zsh or fish%s", args[0], suggest.Hint(args[0], cmd.ValidArgs))
 		},
 	}
 }
@@ -51,6 +54,9 @@ func (a *app) key() (handshake.Signer, error) {
 	}
 	key, err := client.OpenKey(a.keySource)
 	if err != nil {
+		if hint := suggest.Hint(a.keySource, []string{"agent"}); hint != "" && errors.Is(err, fs.ErrNotExist) {
+			return nil, usage("--key: %v%s", err, hint)
+		}
 		return nil, fmt.Errorf("--key: %w", err)
 	}
 	return key, nil

@@ -24,6 +24,8 @@ const (
 	localName = "local"
 	// maxContexts bounds the list; each line is a path.
 	maxContexts = 256
+	// unusable begins what stands for the endpoint of a context that cannot be read.
+	unusable = "unusable: "
 )
 
 // contextName is what a context may be called: nothing that looks like a path.
@@ -81,6 +83,17 @@ func (c *contexts) path(name string) string {
 		return defaultContext()
 	}
 	return ""
+}
+
+// names are those of the list, and of the context that needs no place in it.
+func (c *contexts) names() []string {
+	out := []string{localName}
+	for _, n := range c.Context {
+		if n.Name != localName {
+			out = append(out, n.Name)
+		}
+	}
+	return out
 }
 
 // editContexts changes the list durably.
@@ -169,11 +182,7 @@ func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	out := []string{localName}
-	for _, n := range list.Context {
-		out = append(out, n.Name)
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
+	return list.names(), cobra.ShellCompDirectiveNoFileComp
 }
 
 func (a *app) contextList() error {
@@ -191,7 +200,7 @@ func (a *app) contextList() error {
 		var endpoint string
 		pins := []string{"-", "-", "-"}
 		if c, err := client.LoadContext(n.Path); err != nil {
-			endpoint = "unusable: " + err.Error()
+			endpoint = unusable + err.Error()
 		} else {
 			endpoint = address(c)
 			pins = []string{c.CoordinatorID.String(), handshake.FormatFingerprint(c.Authority), c.WitnessID.String()}
@@ -216,13 +225,17 @@ func (a *app) contextList() error {
 		if r[1].value.(bool) {
 			mark = "*"
 		}
-		cells := []string{mark, cell(r[0].value), cell(r[2].value), cell(r[3].value)}
+		endpoint := cell(r[2].value)
+		if strings.HasPrefix(endpoint, unusable) {
+			endpoint = a.paint(a.stdout).Bad(endpoint)
+		}
+		cells := []string{mark, cell(r[0].value), endpoint, cell(r[3].value)}
 		if a.output.Wide() {
 			cells = append(cells, wide[i]...)
 		}
 		table = append(table, cells)
 	}
-	return writeTable(a.stdout, heads, table)
+	return a.writeTable(heads, table)
 }
 
 // address is where the coordinator of a context is.
@@ -260,7 +273,7 @@ func (a *app) contextUse(name string) error {
 	return editContexts(func(l *contexts) error {
 		path := l.path(name)
 		if path == "" {
-			return usage("there is no context %q; see coordctl context list, or add it with coordctl context add", name)
+			return usage("there is no context %q%s", name, hintOr(name, l.names(), "see coordctl context list, or add it with coordctl context add"))
 		}
 		if _, err := client.LoadContext(path); err != nil {
 			return err
@@ -278,7 +291,7 @@ func (a *app) contextShow(args []string) error {
 			return err
 		}
 		if path = list.path(args[0]); path == "" {
-			return usage("there is no context %q; see coordctl context list", args[0])
+			return usage("there is no context %q%s", args[0], hintOr(args[0], list.names(), "see coordctl context list"))
 		}
 	}
 	c, err := client.LoadContext(path)

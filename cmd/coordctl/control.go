@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/suggest"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/internal/clock"
@@ -138,7 +141,7 @@ for that case alone.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, ok := endReasons[strings.ToLower(strings.ReplaceAll(reason, "_", "-"))]
 			if !ok {
-				return usage("--reason is %q; it is completed, owner-lost, cancelled or failed", reason)
+				return usage("--reason is %q; it is completed, owner-lost, cancelled or failed%s", reason, suggest.Hint(reason, slices.Sorted(maps.Keys(endReasons))))
 			}
 			d := deed{line: "end", flags: " --reason " + shell.Quote(reason), kind: frames.KindBinding, member: "binding_id", cmd: frames.CommandEndBinding,
 				body: func(id frames.ObjectID) codec.Message {
@@ -257,7 +260,7 @@ func (s *session) signals(ctx context.Context, prefix string, all bool) error {
 		return err
 	}
 	if s.a.output.Wide() {
-		return writeTable(s.a.stdout, []string{"SIGNAL", "REVISION", "KIND", "STATE", "RUN", "SESSION", "MESSAGE"}, wide)
+		return s.a.writeTable([]string{"SIGNAL", "REVISION", "KIND", "STATE", "RUN", "SESSION", "MESSAGE"}, wide)
 	}
-	return writeRows(s.a.stdout, "signals", rows)
+	return writeRows(s.a.stdout, s.a.paint(s.a.stdout), "signals", rows)
 }

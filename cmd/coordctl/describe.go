@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 )
 
@@ -97,6 +97,7 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 			}
 		}
 	}
+	paint := s.a.paint(s.a.stdout)
 	if s.a.structured() {
 		o = append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)})
 		if happened {
@@ -104,10 +105,10 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 		}
 		return s.a.emit(o)
 	}
-	if err := writeDescription(s.a.stdout, o, related, operations); err != nil || !happened {
+	if err := writeDescription(s.a.stdout, paint, o, related, operations); err != nil || !happened {
 		return err
 	}
-	return writeTimeline(s.a.stdout, lines, after)
+	return writeTimeline(s.a.stdout, paint, lines, after)
 }
 
 func orEmpty(l []object) []object {
@@ -148,16 +149,16 @@ func one(n int, kind frames.ObjectKind, prefix string) error {
 
 // writeDescription prints a record for a person: its fields one a line, a JSON document
 // indented, and the two lists behind it.
-func writeDescription(w io.Writer, o object, related, operations []object) error {
+func writeDescription(w io.Writer, paint term.Paint, o object, related, operations []object) error {
 	payload, _ := o[len(o)-1].value.(object)
 	var documents []member
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := term.NewTable(w)
 	for _, m := range append(append(object{}, o[:len(o)-1]...), payload...) {
 		if raw, ok := m.value.(json.RawMessage); ok {
 			documents = append(documents, member{m.name, raw})
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\n", m.name, cell(m.value))
+		fmt.Fprintf(t, "%s\t%s\n", m.name, paintedCell(paint, m))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -167,28 +168,28 @@ func writeDescription(w io.Writer, o object, related, operations []object) error
 		if err := json.Indent(&b, d.value.(json.RawMessage), "  ", "  "); err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\n", d.name)
+		fmt.Fprintln(w, paint.Heading(d.name))
 		for line := range strings.Lines(b.String()) {
 			fmt.Fprintln(w, "  "+printable(strings.TrimSuffix(strings.TrimPrefix(line, "  "), "\n")))
 		}
 	}
-	if err := writeRows(w, "related", related); err != nil {
+	if err := writeRows(w, paint, "related", related); err != nil {
 		return err
 	}
-	return writeRows(w, "operations", operations)
+	return writeRows(w, paint, "operations", operations)
 }
 
-func writeRows(w io.Writer, name string, rows []object) error {
+func writeRows(w io.Writer, paint term.Paint, name string, rows []object) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintf(w, "%s  none visible\n", name)
+		_, err := fmt.Fprintf(w, "%s  none visible\n", paint.Heading(name))
 		return err
 	}
-	fmt.Fprintln(w, name)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, paint.Heading(name))
+	t := term.NewTable(w)
 	for _, r := range rows {
 		var cells []string
 		for _, m := range r {
-			cells = append(cells, cell(m.value))
+			cells = append(cells, paintedCell(paint, m))
 		}
 		fmt.Fprintln(t, "  "+strings.Join(cells, "\t"))
 	}

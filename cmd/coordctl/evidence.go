@@ -91,12 +91,13 @@ func (a *app) showFindings(f *runs.Family, b frames.Binding, l *client.Ledger, f
 		err = a.emit(object{{"run_id", f.ID.String()}, {"state", f.Run.State.String()}, {"binding_id", b.Binding.BindingID.String()},
 			{"fact_count", l.Facts}, {"seal_sha256", hex.EncodeToString(seal[:])}, {"verified", proved}, {"findings", rows}})
 	} else {
-		fmt.Fprintf(a.stdout, "run %v  %v\n", f.ID, f.Run.State)
+		paint := a.paint(a.stdout)
+		fmt.Fprintf(a.stdout, "run %v  %s\n", f.ID, paint.State(f.Run.State.String()))
 		for _, g := range findings {
-			fmt.Fprintf(a.stdout, "  %-12s  %-11s  %s\n", g.What, g.Verdict, printable(g.Detail))
+			fmt.Fprintf(a.stdout, "  %-12s  %s  %s\n", g.What, paint.State(fmt.Sprintf("%-11s", g.Verdict)), printable(g.Detail))
 		}
 		if proved {
-			_, err = fmt.Fprintln(a.stdout, "verified: everything agrees")
+			_, err = fmt.Fprintln(a.stdout, paint.Good("verified: everything agrees"))
 		}
 	}
 	if err == nil && !proved {

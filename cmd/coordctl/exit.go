@@ -362,7 +362,7 @@ func (a *app) explainReach(err error) (message, bool) {
 	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist) && !a.isContext(path.Path):
 		return message{code: exitUsage, what: path.Path + " does not exist"}, true
 	case errors.As(err, &path) && errors.Is(err, fs.ErrNotExist):
-		return message{code: exitUsage, what: path.Path + " does not exist", next: []string{"start a coordinator with: " + a.upLine(), "or name its context file with --context FILE"}}, true
+		return message{code: exitUsage, what: path.Path + " does not exist" + contextHint(a.contextPath), next: []string{"start a coordinator with: " + a.upLine(), "or name its context file with --context FILE"}}, true
 	case errors.As(err, &path) && errors.Is(err, fs.ErrPermission):
 		return message{code: exitOther, what: "no permission to " + path.Op + " " + path.Path, next: []string{"run as the user who owns it"}}, true
 	case errors.Is(err, errTimeout):

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/suggest"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 )
 
@@ -31,16 +32,20 @@ var kindNames = []struct {
 
 // parseKind reads a family's name.
 func parseKind(text string) (frames.ObjectKind, error) {
-	var known []string
+	var known, words []string
 	for _, k := range kindNames {
 		for _, n := range k.names {
 			if n == strings.ToLower(strings.ReplaceAll(text, "-", "_")) {
 				return k.kind, nil
 			}
 		}
-		known = append(known, k.names[0])
+		known, words = append(known, k.names[0]), append(words, k.names...)
 	}
-	return 0, usage("%q is no kind of record; they are %s", text, strings.Join(known, ", "))
+	hint := suggest.Hint(text, known)
+	if hint == "" {
+		hint = suggest.Hint(text, words)
+	}
+	return 0, usage("%q is no kind of record; they are %s%s", text, strings.Join(known, ", "), hint)
 }
 
 // capsFor are the capabilities to offer in order to see records of kind: the two that cost
@@ -96,7 +101,8 @@ func (s *session) list(ctx context.Context, kind frames.ObjectKind) error {
 	if s.a.structured() {
 		return s.emitRecords(ctx, only)
 	}
-	t := tabwriter.NewWriter(s.a.stdout, 0, 0, 2, ' ', 0)
+	t := term.NewTable(s.a.stdout)
+	paint := s.a.paint(s.a.stdout)
 	n := 0
 	err := s.records(ctx, only, func(r frames.SnapshotRecord) error {
 		cells, err := s.a.cells(r)
@@ -104,8 +110,9 @@ func (s *session) list(ctx context.Context, kind frames.ObjectKind) error {
 			return err
 		}
 		if n++; n == 1 {
-			fmt.Fprintln(t, strings.Join(s.a.heads(kind), "\t"))
+			fmt.Fprintln(t, paint.Heading(strings.Join(s.a.heads(kind), "\t")))
 		}
+		cells[stateCell] = paint.State(cells[stateCell])
 		_, err = fmt.Fprintln(t, strings.Join(cells, "\t"))
 		return err
 	})
@@ -148,7 +155,7 @@ func (s *session) show(ctx context.Context, kind frames.ObjectKind, prefix strin
 		return s.a.emit(o)
 	}
 	flat := o[:len(o)-1]
-	return writeMembers(s.a.stdout, append(flat, o[len(o)-1].value.(object)...))
+	return writeMembers(s.a.stdout, s.a.paint(s.a.stdout), append(flat, o[len(o)-1].value.(object)...))
 }
 
 func detailName(kind frames.ObjectKind) string {

@@ -236,7 +236,7 @@ func (a *app) opList() error {
 		}
 		rows = append(rows, cells)
 	}
-	return writeTable(a.stdout, heads, rows)
+	return a.writeTable(heads, rows)
 }
 
 func (a *app) opForget(prefix string) error {

@@ -151,7 +151,11 @@ func (a *app) sayOutput(show *shower, l *client.Ledger, after frames.EventCut, c
 	}
 	for _, line := range lines {
 		if !a.structured() && (!quiet || line.Bad) {
-			fmt.Fprintln(a.stderr, "logs: "+line.Text)
+			text := "logs: " + line.Text
+			if line.Bad {
+				text = a.paint(a.stderr).Bad(text)
+			}
+			fmt.Fprintln(a.stderr, text)
 		}
 	}
 	if len(check.Differ) > 0 {

@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/output"
+	"coordinator/cmd/internal/suggest"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 )
 
@@ -79,6 +81,7 @@ type app struct {
 	defaultPath string // the context that is used when none is named
 	keySource   string
 	output      output.Format
+	color       term.Choice
 	timeout     time.Duration
 	wait        time.Duration
 }
@@ -102,7 +105,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("there is no command %q; see coordctl --help", args[0])
+				return unknownCommand(cmd, args[0])
 			}
 			return cmd.Help()
 		},
@@ -122,6 +125,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 	flags.StringVar(&a.keySource, "key", "", "the key to prove instead of the context's: a `FILE`, fd:N, agent or agent:PUBLIC_KEY")
 	flags.VarP(&a.output, "output", "o", "output `FORMAT`: "+output.Usage)
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(output.Names(), cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)) //nolint:errcheck // the flag is there
+	term.AddColor(flags, &a.color)
 	flags.DurationVar(&a.timeout, "timeout", defaultTimeout, "how long the command may take in all")
 	flags.DurationVar(&a.wait, "wait", 0, "how much of --timeout to spend waiting for a coordinator, or the owner of a run, that is not there yet")
 	root.AddCommand(a.upCommand(), a.statusCommand(), a.createCommand(), a.updateCommand(),
@@ -172,25 +176,14 @@ func (e *usageError) Error() string { return e.text }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
 
-// flagError is a usage error about a flag: in the words of the value's own parser where it has
-// some.
-func flagError(_ *cobra.Command, err error) error {
-	var format *output.FormatError
-	var template *output.TemplateError
-	switch {
-	case errors.As(err, &format):
-		return usage("%v", format)
-	case errors.As(err, &template):
-		return usage("%v", template)
-	}
-	return usage("%v", err)
-}
-
 // exactArgs is cobra's check with our own error and text.
 func exactArgs(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) == len(names) {
 			return nil
+		}
+		if len(args) > 0 && suggest.Hint(args[0], suggest.Commands(cmd)) != "" { // of a command that can be run by itself too
+			return unknownCommand(cmd, args[0])
 		}
 		if len(names) == 0 {
 			return usage("%s takes no arguments", cmd.CommandPath())
@@ -207,7 +200,7 @@ func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 			if len(args) == 0 {
 				return usage("%s needs a subcommand; see %s --help", cmd.CommandPath(), cmd.CommandPath())
 			}
-			return usage("%s has no subcommand %q; see %s --help", cmd.CommandPath(), args[0], cmd.CommandPath())
+			return unknownCommand(cmd, args[0])
 		},
 	}
 	c.AddCommand(sub...)

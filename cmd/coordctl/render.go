@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"coordinator/cmd/internal/overview"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
@@ -71,12 +71,20 @@ func (a *app) emitList(rows []object) error {
 }
 
 // writeMembers prints an object as two aligned columns.
-func writeMembers(w io.Writer, o object) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func writeMembers(w io.Writer, paint term.Paint, o object) error {
+	t := term.NewTable(w)
 	for _, m := range o {
-		fmt.Fprintf(t, "%s\t%s\n", m.name, cell(m.value))
+		fmt.Fprintf(t, "%s\t%s\n", m.name, paintedCell(paint, m))
 	}
 	return t.Flush()
+}
+
+// paintedCell is cell, with the word of a state painted.
+func paintedCell(paint term.Paint, m member) string {
+	if m.name == "state" || m.name == "final_state" || m.name == "verdict" {
+		return paint.State(cell(m.value))
+	}
+	return cell(m.value)
 }
 
 // cell is a value in one line of text.
@@ -321,5 +329,5 @@ func (a *app) print(o object) error {
 	if a.structured() {
 		return a.emit(o)
 	}
-	return writeMembers(a.stdout, o)
+	return writeMembers(a.stdout, a.paint(a.stdout), o)
 }

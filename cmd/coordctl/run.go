@@ -272,7 +272,7 @@ const ownerPatience = 10 * time.Second
 func (a *app) start(parent context.Context, c *client.Context, s *client.Session, f runFlags, argv []string, document []byte) (r *started, result frames.OperationResult, err error) {
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
-	o, err := c.FindOwner(f.owner)
+	o, err := findOwner(c, f.owner)
 	if err != nil {
 		return nil, result, err
 	}

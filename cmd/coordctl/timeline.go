@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 )
 
@@ -25,8 +26,8 @@ func (a *app) timeline(ctx context.Context, f *runs.Family) (lines []object, aft
 }
 
 // writeTimeline prints it for a person.
-func writeTimeline(w io.Writer, lines []object, after frames.EventCut) error {
-	fmt.Fprintln(w, "timeline")
+func writeTimeline(w io.Writer, paint term.Paint, lines []object, after frames.EventCut) error {
+	fmt.Fprintln(w, paint.Heading("timeline"))
 	if after > 0 {
 		fmt.Fprintf(w, "  retention has removed the events up to %d\n", after)
 	}

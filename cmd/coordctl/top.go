@@ -107,7 +107,7 @@ func (a *app) top(parent context.Context) (err error) {
 
 	ctx, stop := signal.NotifyContext(parent, syscall.SIGHUP) // the terminal has gone
 	defer stop()
-	unsettled, err := top.Run(ctx, top.Options{Name: c.Name, Replica: r, Input: in, Output: out, Act: k.act, Details: k.details,
+	unsettled, err := top.Run(ctx, top.Options{Name: c.Name, Replica: r, Input: in, Output: out, Environ: a.color.Environ(os.Environ()), Act: k.act, Details: k.details,
 		NewOperation: func() (frames.OperationID, error) { return frames.NewID[frames.OperationID](rand.Reader) },
 		Follow:       overview.FollowOptions{Options: overview.Options{Owners: ownerNames(c), Explain: func(err error) string { return a.explainCause(err).what }}}})
 	for _, op := range unsettled {

@@ -27,6 +27,7 @@ type tty struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	emu    *vterm.Emulator
+	raw    *safeBuffer // every byte of it
 	master *os.File
 	slave  *os.File // kept open, so that how it was left can be looked at
 	errout *safeBuffer
@@ -39,7 +40,7 @@ func (u *upped) onTerminal(environ []string, args ...string) *tty {
 	master, slave, err := pty.Open()
 	require.NoError(u.t, err)
 	require.NoError(u.t, pty.Setsize(slave, &pty.Winsize{Rows: 24, Cols: 80}))
-	x := &tty{t: u.t, emu: vterm.New(80, 24), master: master, slave: slave, errout: &safeBuffer{}, done: make(chan struct{})}
+	x := &tty{t: u.t, emu: vterm.New(80, 24), raw: &safeBuffer{}, master: master, slave: slave, errout: &safeBuffer{}, done: make(chan struct{})}
 	x.before = x.termios()
 	x.cmd = exec.Command(filepath.Join(u.bin, "coordctl"), append([]string{"--context", u.context()}, args...)...)
 	x.cmd.Env = append(append(os.Environ(), "TERM=xterm-256color"), environ...)
@@ -47,9 +48,9 @@ func (u *upped) onTerminal(environ []string, args ...string) *tty {
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(u.t, x.cmd.Start())
 	var both sync.WaitGroup
-	both.Go(func() { io.Copy(x.emu, master) })  //nolint:errcheck // it ends with the terminal
-	both.Go(func() { io.Copy(master, x.emu) })  //nolint:errcheck // what a terminal answers to questions
-	go func() { x.cmd.Wait(); close(x.done) }() //nolint:errcheck // the exit code is looked at
+	both.Go(func() { io.Copy(io.MultiWriter(x.emu, x.raw), master) }) //nolint:errcheck // it ends with the terminal
+	both.Go(func() { io.Copy(master, x.emu) })                        //nolint:errcheck // what a terminal answers to questions
+	go func() { x.cmd.Wait(); close(x.done) }()                       //nolint:errcheck // the exit code is looked at
 	u.t.Cleanup(func() {
 		x.cmd.Process.Kill() //nolint:errcheck // it may have ended
 		<-x.done
@@ -126,9 +127,10 @@ func TestTopOfRealDaemons(t *testing.T) {
 	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
 	require.Equal(t, 3, u.ctl("run", "--title", "日本 build", "--", "sh", "-c", "echo what it said; exit 3").code)
 
-	x := u.onTerminal([]string{"NO_COLOR=1"}, "top")
+	x := u.onTerminal([]string{"NO_COLOR=please"}, "top")
 	x.shows("CURRENT", "日本 build", "the process exited with status 3")
 	golden(t, "top_overview", x.masked())
+	require.NotRegexp(t, anyColour, x.raw.String(), "any value of NO_COLOR counts")
 	require.NotEqual(t, x.before, x.termios())
 
 	require.Equal(t, 0, u.ctl("run", "--detach", "--", "sleep", "60").code)
@@ -155,9 +157,10 @@ func TestTopOfRealDaemons(t *testing.T) {
 	require.Equal(t, x.before, x.termios())
 	eventually(t, "the screen before", x.emu.Left)
 
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
-		x := u.onTerminal(nil, "top")
+	for when, sig := range map[string]syscall.Signal{"auto": syscall.SIGTERM, "never": syscall.SIGHUP, "always": syscall.SIGINT} {
+		x := u.onTerminal(nil, "top", "--color", when)
 		x.shows("CURRENT")
+		require.Equal(t, when != "never", regexp.MustCompile(anyColour).MatchString(x.raw.String()), when)
 		require.NoError(t, x.cmd.Process.Signal(sig))
 		require.Equal(t, 0, x.code(), "%v: %s", sig, x.errout.String())
 		require.Equal(t, x.before, x.termios(), sig)
@@ -169,6 +172,9 @@ func TestTopOfRealDaemons(t *testing.T) {
 	require.Equal(t, exitUsage, x.code())
 	require.Contains(t, x.errout.String(), "use coordctl watch")
 }
+
+// anyColour is what sets one of a terminal's own colours.
+const anyColour = `\x1b\[[0-9;]*3[0-7]m`
 
 // TestTopNeedsATerminal and says what to use instead.
 func TestTopNeedsATerminal(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/codec"
 	"coordinator/frames"
 )
@@ -236,12 +237,28 @@ func (w *watcher) line(o object, format string, args ...any) error {
 // aside is line for what is told about the view itself. A template would leave it out, so that
 // it goes to standard error then.
 func (w *watcher) aside(o object, format string, args ...any) error {
-	if w.a.output.Picks() {
-		_, err := fmt.Fprintln(w.a.stderr, printable(fmt.Sprintf(format, args...)))
-		return err
-	}
-	return w.line(o, format, args...)
+	return w.paintedAside(func(_ term.Paint, s string) string { return s }, o, format, args...)
 }
+
+// alarm is aside for what should be noticed.
+func (w *watcher) alarm(o object, format string, args ...any) error {
+	return w.paintedAside(term.Paint.Warning, o, format, args...)
+}
+
+func (w *watcher) paintedAside(paint func(term.Paint, string) string, o object, format string, args ...any) error {
+	out := w.a.stdout
+	switch {
+	case w.a.output.Picks():
+		out = w.a.stderr
+	case w.a.structured():
+		return w.a.emitItem(o)
+	}
+	_, err := fmt.Fprintln(out, paint(w.a.paint(out), printable(fmt.Sprintf(format, args...))))
+	return err
+}
+
+// stateWord is a state in a line.
+func (w *watcher) stateWord(state string) string { return w.a.paint(w.a.stdout).State(orDash(state)) }
 
 // gap prints a gap. What keeps the connection from coming back is said when it changes.
 func (w *watcher) gap(g *client.Gap) error {
@@ -255,7 +272,7 @@ func (w *watcher) gap(g *client.Gap) error {
 		if g.Reason == frames.GapEpochChanged || g.Reason == frames.GapGrantRevoked {
 			next = "the coordinator ends the connection"
 		}
-		return w.aside(o, "-- gap: %v; %s", g, next)
+		return w.alarm(o, "-- gap: %v; %s", g, next)
 	}
 	why := w.a.explainCause(g.Cause).what
 	if g.Attempt > 0 && why == w.said {
@@ -263,7 +280,7 @@ func (w *watcher) gap(g *client.Gap) error {
 	}
 	w.said = why
 	o = append(o, member{"reason", "DISCONNECTED"}, member{"last_contiguous_event", g.Last}, member{"message", why}, member{"attempt", g.Attempt})
-	return w.aside(o, "-- gap: no connection after event %d: %s; trying again", g.Last, why)
+	return w.alarm(o, "-- gap: no connection after event %d: %s; trying again", g.Last, why)
 }
 
 func (w *watcher) healed(h *client.Healed) error {
@@ -334,7 +351,7 @@ func (w *watcher) historyLost(l *client.LostHistory) error {
 	w.lost = l
 	o := object{{"type", "HISTORY_LOST"}, {"last_contiguous_event", l.Cut}, {"activation_sequence", l.Activation},
 		{"found_activation_sequence", l.Found}, {"base_event_sequence", l.Base}}
-	return w.aside(o, "-- HISTORY_LOST: %v", l)
+	return w.alarm(o, "-- HISTORY_LOST: %v", l)
 }
 
 // heading is the line before a view.
@@ -348,7 +365,7 @@ func (w *watcher) heading(n *client.Reread, first bool) error {
 	}
 	if n.Reason == client.RereadMissed {
 		o := object{{"type", "BEHIND"}, {"missed", n.Missed}, {"event_sequence", v.Cut}, {"record_count", v.Len()}}
-		return w.aside(o, "-- behind: %d changes came faster than they were written; what they left behind follows, as of event %d", n.Missed, v.Cut)
+		return w.alarm(o, "-- behind: %d changes came faster than they were written; what they left behind follows, as of event %d", n.Missed, v.Cut)
 	}
 	what := "watching"
 	if !first {
@@ -387,7 +404,8 @@ func (w *watcher) record(r frames.SnapshotRecord) error {
 		}
 		return w.a.writeRow(r.Kind, cells)
 	}
-	return w.line(nil, "   %v is now at revision %d  %s  %s", r.Ref(), r.Revision, orDash(state), shorten(detail, 72))
+	_, err = fmt.Fprintf(w.a.stdout, "   %v is now at revision %d  %s  %s\n", r.Ref(), r.Revision, w.stateWord(state), printable(shorten(detail, 72)))
+	return err
 }
 
 func (w *watcher) removed(ref frames.ObjectRef, was frames.ObjectRevision) error {
@@ -443,7 +461,11 @@ func (w *watcher) printEvent(e *client.Event) error {
 		name.value = payload
 		o = append(o, name)
 	}
-	return w.line(o, "%-8d %-24v %v revision %d  %s  %s", e.Sequence, e.Kind, e.Object.ID, e.Revision, orDash(state), shorten(detail, 72))
+	if w.a.structured() {
+		return w.a.emitItem(o)
+	}
+	_, err = fmt.Fprintf(w.a.stdout, "%-8d %-24v %v revision %d  %s  %s\n", e.Sequence, e.Kind, e.Object.ID, e.Revision, w.stateWord(state), printable(shorten(detail, 72)))
+	return err
 }
 
 func refObject(ref frames.ObjectRef) object {

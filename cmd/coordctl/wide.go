@@ -2,12 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/codec"
 	"coordinator/frames"
 	"coordinator/handshake"
@@ -182,6 +182,9 @@ func (a *app) heads(kind frames.ObjectKind) []string {
 	return append(out, detailName(kind))
 }
 
+// stateCell is the place of the state in cells.
+const stateCell = 2
+
 // cells are the row of a record, ready to be shown.
 func (a *app) cells(r frames.SnapshotRecord) ([]string, error) {
 	_, state, detail, err := recordObject(r)
@@ -213,22 +216,35 @@ func (a *app) writeRow(kind frames.ObjectKind, cells []string) error {
 	for _, c := range a.columns(kind) {
 		widths = append(widths, c.width)
 	}
-	cells = cells[:min(len(cells), len(a.heads(kind)))]
+	heads, paint := a.heads(kind), a.paint(a.stdout)
+	cells = cells[:min(len(cells), len(heads))]
 	var b strings.Builder
 	for i, cell := range cells[:len(cells)-1] {
-		fmt.Fprintf(&b, "%-*s  ", widths[i], cell)
+		text := fmt.Sprintf("%-*s", widths[i], cell)
+		if i == stateCell && cell != heads[stateCell] {
+			text = paint.State(text)
+		}
+		b.WriteString(text + "  ")
 	}
-	_, err := fmt.Fprintln(a.stdout, b.String()+cells[len(cells)-1])
+	line := b.String() + cells[len(cells)-1]
+	if cells[stateCell] == heads[stateCell] {
+		line = paint.Heading(line)
+	}
+	_, err := fmt.Fprintln(a.stdout, line)
 	return err
 }
 
 // writeTable prints rows in aligned columns; the cells must be ready to be shown.
-func writeTable(w io.Writer, heads []string, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, cells := range append([][]string{heads}, rows...) {
-		if _, err := fmt.Fprintln(t, strings.Join(cells, "\t")); err != nil {
-			return err
+func (a *app) writeTable(heads []string, rows [][]string) error {
+	t, paint := term.NewTable(a.stdout), a.paint(a.stdout)
+	fmt.Fprintln(t, paint.Heading(strings.Join(heads, "\t")))
+	state := slices.Index(heads, "STATE")
+	for _, cells := range rows {
+		if state >= 0 {
+			cells = slices.Clone(cells)
+			cells[state] = paint.State(cells[state])
 		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	return t.Flush()
 }

@@ -31,6 +31,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work"}
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
+	daemon.AddColor(root)
 	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), compactCommand(&state), statusCommand(&state),
 		backupCommand(&state), restoreCommand(&state),
 		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/cmd/internal/term"
 	"coordinator/server"
 	"coordinator/server/outbox"
 )
@@ -44,7 +44,7 @@ func statusCommand(state *string) *cobra.Command {
 			if output == "json" {
 				return daemon.PrintJSON(c.OutOrStdout(), st)
 			}
-			return printStatus(c.OutOrStdout(), st, time.Now())
+			return printStatus(c.OutOrStdout(), daemon.Paint(c), st, time.Now())
 		},
 	}
 	daemon.AddOutput(c, &output)
@@ -89,7 +89,7 @@ func inert(s string) string {
 }
 
 // printStatus writes a status for people.
-func printStatus(w io.Writer, st *server.Status, now time.Time) error {
+func printStatus(w io.Writer, paint term.Paint, st *server.Status, now time.Time) error {
 	left := time.Unix(int64(st.LeaseExpiresAt), 0).Sub(now).Round(time.Second)
 	fmt.Fprintf(w, "coordinator  %s\n", st.CoordinatorID)
 	fmt.Fprintf(w, "authority    epoch %d, activation %d, lease ends in %v\n", st.Epoch, st.Activation, left)
@@ -97,14 +97,22 @@ func printStatus(w io.Writer, st *server.Status, now time.Time) error {
 	fmt.Fprintf(w, "connections  %d, of which %d are not authenticated; %d refused since the start; the Unix socket takes %d\n",
 		st.Connections, st.Unauthenticated, st.Refused, st.MaxLocal)
 	for _, o := range st.Owners {
-		fmt.Fprintf(w, "owner        %s\n", linkText(o))
+		text := linkText(o)
+		if !o.Up {
+			text = paint.Warning(text)
+		}
+		fmt.Fprintf(w, "owner        %s\n", text)
 	}
 	fmt.Fprintln(w)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "HOLDER\tRESOURCE\tHELD\tLIMIT")
+	t := term.NewTable(w)
+	fmt.Fprintln(t, paint.Heading("HOLDER\tRESOURCE\tHELD\tLIMIT"))
 	rows := func(holder string, uses []server.QuotaUse) {
 		for _, u := range uses {
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", holder, u.Resource, u.Held, u.Limit)
+			held := strconv.FormatUint(u.Held, 10)
+			if u.Limit > 0 && u.Held >= u.Limit {
+				held = paint.Warning(held)
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\n", holder, u.Resource, held, u.Limit)
 		}
 	}
 	rows("server", st.Server)

@@ -37,6 +37,7 @@ func rootCommand() *cobra.Command {
 		Short: "the owner that runs processes and tells the truth about them",
 	}
 	root.PersistentFlags().StringVar(&state, "state", "", "the owner's own state directory (required)")
+	daemon.AddColor(root)
 	root.AddCommand(
 		initCommand(&state),
 		serveCommand(&state),

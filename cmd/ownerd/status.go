@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/sock"
@@ -74,7 +74,7 @@ func statusCommand(state *string) *cobra.Command {
 			if output == "json" {
 				return daemon.PrintJSON(c.OutOrStdout(), s)
 			}
-			return printStatus(c.OutOrStdout(), s)
+			return printStatus(c.OutOrStdout(), daemon.Paint(c), s)
 		},
 	}
 	daemon.AddOutput(c, &output)
@@ -129,12 +129,12 @@ func answers(ctx context.Context, socket string) bool {
 	return true
 }
 
-func printStatus(w io.Writer, s *statusJSON) error {
+func printStatus(w io.Writer, paint term.Paint, s *statusJSON) error {
 	running := "not running"
 	if s.Running {
 		running = "running"
 	}
-	fmt.Fprintf(w, "owner %s, %s\nstate   %s\nsocket  %s\ngroups  %v\n", s.Authority, running, s.State, s.Socket, s.Groups)
+	fmt.Fprintf(w, "owner %s, %s\nstate   %s\nsocket  %s\ngroups  %v\n", s.Authority, paint.State(running), s.State, s.Socket, s.Groups)
 	fmt.Fprintf(w, "effects %d succeeded, %d rejected, %d indeterminate, %d never seen, %d in hand\n", s.Effects["succeeded"],
 		s.Effects["rejected"], s.Effects["indeterminate"], s.Effects["never_seen"], s.Effects["in_hand"])
 	fmt.Fprintf(w, "output  %d bytes stored; %d bindings closed, %d lost\n", s.OutputBytes, s.Closed, s.Lost)
@@ -145,10 +145,10 @@ func printStatus(w io.Writer, s *statusJSON) error {
 		_, err := fmt.Fprintln(w, "no process runs and no facts wait")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "BINDING\tSTATE\tGROUP\tFACTS\tACKNOWLEDGED\tOUTPUT")
+	t := term.NewTable(w)
+	fmt.Fprintln(t, paint.Heading("BINDING\tSTATE\tGROUP\tFACTS\tACKNOWLEDGED\tOUTPUT"))
 	for _, b := range s.Bindings {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\n", b.BindingID, b.State, b.ProcessGroup, b.LastSequence, b.Acked, b.OutputBytes)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\n", b.BindingID, paint.State(b.State), b.ProcessGroup, b.LastSequence, b.Acked, b.OutputBytes)
 	}
 	return t.Flush()
 }

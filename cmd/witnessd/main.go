@@ -35,6 +35,7 @@ func rootCommand() *cobra.Command {
 		Short: "the witness that grants a coordinator its one lease",
 	}
 	root.PersistentFlags().StringVar(&state, "state", "", "the witness's own state directory (required)")
+	daemon.AddColor(root)
 	root.AddCommand(
 		initCommand(&state),
 		serveCommand(&state),

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/cmd/internal/term"
 	"coordinator/internal/clock"
 	"coordinator/internal/sock"
 	"coordinator/witness"
@@ -61,7 +61,7 @@ func statusCommand(state *string) *cobra.Command {
 			if output == "json" {
 				return daemon.PrintJSON(c.OutOrStdout(), s)
 			}
-			return printStatus(c.OutOrStdout(), s)
+			return printStatus(c.OutOrStdout(), daemon.Paint(c), s)
 		},
 	}
 	daemon.AddOutput(c, &output)
@@ -124,20 +124,20 @@ func answers(ctx context.Context, socket string) bool {
 	return true
 }
 
-func printStatus(w io.Writer, s *statusJSON) error {
+func printStatus(w io.Writer, paint term.Paint, s *statusJSON) error {
 	running := "not running"
 	if s.Running {
 		running = "running"
 	}
-	fmt.Fprintf(w, "witness %s, %s\nstate   %s\nsocket  %s\n", s.WitnessID, running, s.State, s.Socket)
+	fmt.Fprintf(w, "witness %s, %s\nstate   %s\nsocket  %s\n", s.WitnessID, paint.State(running), s.State, s.Socket)
 	if len(s.Coordinators) == 0 {
 		_, err := fmt.Fprintln(w, "no coordinator has been activated yet")
 		return err
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "COORDINATOR\tEPOCH\tACTIVATION\tLEASE\tREMAINING")
+	t := term.NewTable(w)
+	fmt.Fprintln(t, paint.Heading("COORDINATOR\tEPOCH\tACTIVATION\tLEASE\tREMAINING"))
 	for _, l := range s.Coordinators {
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%ds\n", l.CoordinatorID, l.LastAuthorityEpoch, l.ActivationSequence, l.Lease, l.LeaseRemainingSecs)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%ds\n", l.CoordinatorID, l.LastAuthorityEpoch, l.ActivationSequence, paint.State(l.Lease), l.LeaseRemainingSecs)
 	}
 	return t.Flush()
 }

@@ -58,6 +58,39 @@ func execute(t *testing.T, root *cobra.Command, args ...string) (code int, out, 
 	return code, o.String(), e.String()
 }
 
+// TestMistypedWords: the error names what is near, and the exit code is that of the command line.
+func TestMistypedWords(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, durable.MkdirPrivate(dir))
+	require.NoError(t, handshake.CreateRegistry(filepath.Join(dir, registryFile)))
+	run := func(args ...string) (int, string) {
+		root := &cobra.Command{Use: "thing"}
+		AddColor(root)
+		root.AddCommand(KeysCommand(KeysOptions{State: &dir, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}, LoadWait: time.Second}))
+		code, _, errs := execute(t, root, args...)
+		return code, errs
+	}
+	code, errs := run("keys", "add", keyOne, "--label", "laptop")
+	require.Equal(t, ExitOK, code, errs)
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"kesy"}, `thing has no command "kesy"; did you mean keys?`},
+		{[]string{"keys", "revok", "laptop"}, `thing keys has no command "revok"; did you mean revoke?`},
+		{[]string{"kesy", "list", "-o", "json"}, `thing has no command "kesy"; did you mean keys?`},
+		{[]string{"keys", "list", "--otput", "json"}, "unknown flag: --otput; did you mean --output?"},
+		{[]string{"keys", "list", "-o", "jsn"}, "--output must be table or json; did you mean json?"},
+		{[]string{"keys", "add", keyTwo, "--scope", "work_read,wrok_command"}, "did you mean work_command?"},
+		{[]string{"keys", "revoke", "latpop"}, "did you mean laptop?"},
+		{[]string{"keys", "list", "--color", "alway"}, "did you mean always?"},
+	} {
+		code, errs := run(tt.args...)
+		require.Equal(t, ExitUsage, code, "%v: %s", tt.args, errs)
+		require.Contains(t, errs, tt.want)
+	}
+}
+
 func TestUsageErrors(t *testing.T) {
 	tree := func() *cobra.Command {
 		root := &cobra.Command{Use: "thing"}

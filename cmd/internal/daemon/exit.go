@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"syscall"
 
+	"coordinator/cmd/internal/suggest"
 	"coordinator/handshake"
 	"coordinator/internal/durable"
 	"coordinator/internal/sock"
@@ -100,16 +102,36 @@ func Execute(ctx context.Context, root *cobra.Command, stderr io.Writer) int {
 
 // prepare makes a command and all below it report their usage errors as such.
 func prepare(c *cobra.Command) {
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Exit(ExitUsage, err) })
+	c.SetFlagErrorFunc(flagError)
 	args := c.Args
 	if args == nil {
 		args = cobra.NoArgs
 	}
-	c.Args = func(c *cobra.Command, a []string) error { return Exit(ExitUsage, args(c, a)) }
-	if c.HasSubCommands() && c.RunE == nil && c.Run == nil {
+	group := c.HasSubCommands() && c.RunE == nil && c.Run == nil
+	c.Args = func(c *cobra.Command, a []string) error {
+		if group && len(a) > 0 {
+			return unknownCommand(c, a[0])
+		}
+		return Exit(ExitUsage, args(c, a))
+	}
+	if group {
 		c.RunE = func(c *cobra.Command, _ []string) error { return Usage("%s needs a subcommand", c.CommandPath()) }
 	}
 	for _, sub := range c.Commands() {
 		prepare(sub)
 	}
+}
+
+// unknownCommand refuses a word where c's subcommands stand, and names those that are near.
+func unknownCommand(c *cobra.Command, word string) error {
+	return Usage("%s has no command %q%s", c.CommandPath(), word, suggest.Hint(word, suggest.Commands(c)))
+}
+
+// flagError refuses a flag, or the command in front of it where that is what is wrong.
+func flagError(c *cobra.Command, err error) error {
+	text, command := suggest.Flag(c, err)
+	if command != "" && !slices.Contains(suggest.Commands(c), command) {
+		return unknownCommand(c, command)
+	}
+	return Usage("%s", text)
 }

@@ -10,10 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"coordinator/cmd/internal/suggest"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 	"coordinator/handshake"
 
@@ -123,7 +125,7 @@ func (k *keys) record(key, scope, expires, label, coordinator string) (handshake
 	r.KeyID = handshake.KeyIDOf(r.PublicKey)
 	if r.Scope = k.Rules.Scopes.All(); scope != "all" {
 		if r.Scope, err = k.Rules.Scopes.Parse(scope); err != nil {
-			return r, Usage("--scope: %w", err)
+			return r, Usage("--scope: %w%s", err, k.scopeHint(scope))
 		}
 	}
 	if r.ExpiresAt, err = k.expiry(expires); err != nil {
@@ -141,6 +143,30 @@ func (k *keys) record(key, scope, expires, label, coordinator string) (handshake
 		}
 	}
 	return r, nil
+}
+
+// scopeHint names the scopes that are near to the first word of a list that is none.
+func (k *keys) scopeHint(list string) string {
+	known := append(strings.Split(k.Rules.Scopes.Format(k.Rules.Scopes.All()), ","), "all")
+	for word := range strings.SplitSeq(list, ",") {
+		if !slices.Contains(known, word) {
+			return suggest.Hint(word, known)
+		}
+	}
+	return ""
+}
+
+// labelHint names the labels of the registry that are near to which, when no key has it.
+func (k *keys) labelHint(path, which string) string {
+	records, err := handshake.ListRecords(path, k.Rules)
+	if err != nil {
+		return ""
+	}
+	var labels []string
+	for _, r := range records {
+		labels = append(labels, r.Label)
+	}
+	return suggest.Hint(which, labels)
 }
 
 // expiry reads a duration from now or a time, as Unix seconds in the future.
@@ -181,6 +207,11 @@ func (k *keys) revokeCommand() *cobra.Command {
 				return err
 			}
 			rec, err := handshake.RevokeRecord(path, args[0], uint64(k.Now().Unix()), k.Rules)
+			if errors.Is(err, handshake.ErrNoRecord) {
+				if hint := k.labelHint(path, args[0]); hint != "" {
+					return Usage("%s: %w%s", path, err, hint)
+				}
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", path, err)
 			}
@@ -215,7 +246,7 @@ func (k *keys) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return k.list(c.OutOrStdout(), output, records)
+			return k.list(c.OutOrStdout(), Paint(c), output, records)
 		},
 	}
 	AddOutput(c, &output)
@@ -279,7 +310,7 @@ func (k *keys) report(w io.Writer, output, done string, r handshake.Record) erro
 	return err
 }
 
-func (k *keys) list(w io.Writer, output string, records []handshake.Record) error {
+func (k *keys) list(w io.Writer, paint term.Paint, output string, records []handshake.Record) error {
 	if output == "json" {
 		all := make([]keyJSON, len(records))
 		for i := range records {
@@ -287,15 +318,15 @@ func (k *keys) list(w io.Writer, output string, records []handshake.Record) erro
 		}
 		return PrintJSON(w, all)
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := term.NewTable(w)
 	head := "LABEL\tSTATE\tSCOPE\tEXPIRES\t"
 	if k.Rules.NeedCoordinator {
 		head += "COORDINATOR\t"
 	}
-	fmt.Fprintln(t, head+"KEY ID")
+	fmt.Fprintln(t, paint.Heading(head+"KEY ID"))
 	for i := range records {
 		r := &records[i]
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t", r.Label, k.state(r), k.Rules.Scopes.Format(r.Scope), rfc3339(r.ExpiresAt))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t", r.Label, paint.State(k.state(r)), k.Rules.Scopes.Format(r.Scope), rfc3339(r.ExpiresAt))
 		if k.Rules.NeedCoordinator {
 			fmt.Fprintf(t, "%s\t", r.Coordinator)
 		}
@@ -314,7 +345,7 @@ func AddOutput(c *cobra.Command, output *string) {
 // CheckOutput refuses a format that AddOutput does not name.
 func CheckOutput(output string) error {
 	if output != "table" && output != "json" {
-		return Usage("--output must be table or json")
+		return Usage("--output must be table or json%s", suggest.Hint(output, []string{"table", "json"}))
 	}
 	return nil
 }
