@@ -83,37 +83,65 @@ func (b *Body) parse(body []byte) error {
 		return &Error{Cause: ErrOverCap} // no frame comes near
 	}
 	b.in = body
-	last := uint64(0)
-	for n := 0; len(body) > 0; n++ {
+	last := 0
+	for n, rest := 0, body; len(rest) > 0; n++ {
 		if n == maxFields {
 			return &Error{Cause: ErrTooManyFields}
 		}
-		f, rest, err := readField(body)
-		if err != nil {
-			return err
+		id, from, to := quickField(rest)
+		if to == 0 {
+			f, after, err := readField(rest)
+			if err != nil {
+				return err
+			}
+			id, to = int(f.ID), len(rest)-len(after)
+			from = to - len(f.Value)
+			if id > maxKnown {
+				if b.hasUnknown(f.ID) {
+					return &Error{Field: id, Cause: ErrDuplicate}
+				}
+				b.unknown = append(b.unknown, f)
+			}
 		}
-		body = rest
-		if uint64(f.ID) <= last {
+		if id <= last {
 			b.unsorted = true
 		}
-		last = uint64(f.ID)
-		if f.ID <= maxKnown {
-			if b.has(int(f.ID)) {
-				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
+		last = id
+		if id <= maxKnown {
+			if b.has(id) {
+				return &Error{Field: id, Cause: ErrDuplicate}
 			}
-			b.given |= 1 << f.ID
-			end := uint32(len(b.in) - len(rest))
-			b.known[f.ID] = span{end - uint32(len(f.Value)), end}
-			continue
+			b.given |= 1 << id
+			at := len(body) - len(rest)
+			b.known[id] = span{uint32(at + from), uint32(at + to)}
 		}
-		for i := range b.unknown {
-			if b.unknown[i].ID == f.ID {
-				return &Error{Field: int(f.ID), Cause: ErrDuplicate}
-			}
-		}
-		b.unknown = append(b.unknown, f)
+		rest = rest[to:]
 	}
 	return nil
+}
+
+// hasUnknown reports whether a field above maxKnown was there before.
+func (b *Body) hasUnknown(id uint32) bool {
+	return slices.ContainsFunc(b.unknown, func(f Field) bool { return f.ID == id })
+}
+
+// quickField finds the value of the first field of body where its head is like nearly every
+// one: a known id, and a length of at most two bytes. Otherwise to is zero.
+func quickField(body []byte) (id, from, to int) {
+	if len(body) < 4 || body[0]-1 >= maxKnown || body[1] != wireBytes {
+		return 0, 0, 0
+	}
+	from, to = 3, 3+int(body[2])
+	if body[2] >= 0x80 {
+		if body[3]-1 >= 0x7f { // it goes on, or is not minimal
+			return 0, 0, 0
+		}
+		from, to = 4, 4+int(body[2]&0x7f)+int(body[3])<<7
+	}
+	if to > len(body) {
+		return 0, 0, 0
+	}
+	return int(body[0]), from, to
 }
 
 // readField reads one field. Its value is never nil and has no spare capacity.

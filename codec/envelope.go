@@ -37,7 +37,6 @@ func ReadHeader(r io.Reader, buf *[HeaderSize]byte) (length uint32, typ uint8, e
 // AppendFrame appends a whole outer frame of type typ with the body of m.
 func AppendFrame(dst []byte, typ uint8, m Message) ([]byte, error) {
 	b := takeBody()
-	defer b.give()
 	b.begin(dst)
 	start := len(b.out)
 	b.out = append(b.out, 0, 0, 0, 0, typ)
@@ -49,5 +48,7 @@ func AppendFrame(dst []byte, typ uint8, m Message) ([]byte, error) {
 	if b.err == nil {
 		binary.BigEndian.PutUint32(b.out[start:], uint32(n))
 	}
-	return b.end(dst)
+	out, err := b.end(dst)
+	b.give()
+	return out, err
 }

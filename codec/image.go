@@ -56,6 +56,18 @@ func (i *Image) take(n int) ([]byte, bool) {
 	return v, true
 }
 
+// Block gives n bytes that the caller reads in a decode, or writes in an encode; nil after a
+// failure. It is for fixed parts without a value that must be refused.
+func (i *Image) Block(n int) []byte {
+	if !i.enc {
+		raw, _ := i.take(n)
+		return raw
+	}
+	at := len(i.buf)
+	i.buf = grow(i.buf, n)
+	return i.buf[at:]
+}
+
 // ImgU8 walks one byte.
 func ImgU8[T ~uint8](i *Image, v *T) {
 	if i.enc {

@@ -5,7 +5,7 @@ import "sync"
 const (
 	// roomy is how much room a destination must have for an encoding to go straight into
 	// it. Others are staged, so that they grow once and by what is needed.
-	roomy = 512
+	roomy = 256
 	// maxStage bounds what a pooled walker keeps for staging: the largest frame.
 	maxStage = MaxFrame + HeaderSize
 )

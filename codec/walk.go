@@ -2,29 +2,55 @@ package codec
 
 import (
 	"encoding/binary"
+	"slices"
 	"unicode/utf8"
 )
 
 // The walks of single fields. Each is one line of a layout, for both directions: it appends
 // the field when the walk encodes and reads it when the walk decodes.
 
-// fixed gives the value of a required field of exactly n bytes.
-func (b *Body) fixed(id, n int) ([]byte, bool) {
-	v, ok := b.need(id)
-	if ok && len(v) != n {
+// fixed gives the value of a required field of exactly n bytes, or nil.
+func (b *Body) fixed(id, n int) []byte {
+	if b.walk(id) && b.has(id) {
+		if s := b.known[id]; int(s.to-s.from) == n {
+			return b.in[s.from:s.to:s.to]
+		}
 		b.Fail(id, ErrWidth)
-		return nil, false
+		return nil
 	}
-	return v, ok
+	b.Fail(id, ErrMissing)
+	return nil
+}
+
+// room writes the header of a field of n bytes in an encode, n being less than 0x80, and gives
+// the place of its value; nil after a failure.
+func (b *Body) room(id, n int) []byte {
+	if !b.walk(id) {
+		return nil
+	}
+	b.fields++
+	at := len(b.out)
+	b.out = grow(b.out, 3+n)
+	v := b.out[at : at+3+n]
+	v[0], v[1], v[2] = byte(id), wireBytes, byte(n)
+	return v[3:]
+}
+
+// grow makes b longer by n bytes, whose content is what was there.
+func grow(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		b = slices.Grow(b, n)
+	}
+	return b[:len(b)+n]
 }
 
 // U8 walks a required one-byte integer.
 func U8[T ~uint8](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 1) {
-			b.out = append(b.out, byte(*v))
+		if room := b.room(id, 1); room != nil {
+			room[0] = byte(*v)
 		}
-	} else if raw, ok := b.fixed(id, 1); ok {
+	} else if raw := b.fixed(id, 1); raw != nil {
 		*v = T(raw[0])
 	}
 }
@@ -74,10 +100,10 @@ func Bool(b *Body, id int, v *bool) {
 // U16 walks a required big-endian u16.
 func U16[T ~uint16](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 2) {
-			b.out = binary.BigEndian.AppendUint16(b.out, uint16(*v))
+		if room := b.room(id, 2); room != nil {
+			binary.BigEndian.PutUint16(room, uint16(*v))
 		}
-	} else if raw, ok := b.fixed(id, 2); ok {
+	} else if raw := b.fixed(id, 2); raw != nil {
 		*v = T(binary.BigEndian.Uint16(raw))
 	}
 }
@@ -85,10 +111,10 @@ func U16[T ~uint16](b *Body, id int, v *T) {
 // U32 walks a required big-endian u32.
 func U32[T ~uint32](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 4) {
-			b.out = binary.BigEndian.AppendUint32(b.out, uint32(*v))
+		if room := b.room(id, 4); room != nil {
+			binary.BigEndian.PutUint32(room, uint32(*v))
 		}
-	} else if raw, ok := b.fixed(id, 4); ok {
+	} else if raw := b.fixed(id, 4); raw != nil {
 		*v = T(binary.BigEndian.Uint32(raw))
 	}
 }
@@ -96,10 +122,10 @@ func U32[T ~uint32](b *Body, id int, v *T) {
 // U64 walks a required big-endian u64.
 func U64[T ~uint64](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 8) {
-			b.out = binary.BigEndian.AppendUint64(b.out, uint64(*v))
+		if room := b.room(id, 8); room != nil {
+			binary.BigEndian.PutUint64(room, uint64(*v))
 		}
-	} else if raw, ok := b.fixed(id, 8); ok {
+	} else if raw := b.fixed(id, 8); raw != nil {
 		*v = T(binary.BigEndian.Uint64(raw))
 	}
 }
@@ -165,11 +191,10 @@ func reset[T any](b *Body, v *T) {
 // ID16 walks a required 16-byte id, never all zero (protocol.md §3).
 func ID16[T ~[16]byte](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 16) {
-			raw := [16]byte(*v)
-			b.out = append(b.out, raw[:]...)
+		if room := b.room(id, 16); room != nil {
+			*(*[16]byte)(room) = *v
 		}
-	} else if raw, ok := b.fixed(id, 16); ok {
+	} else if raw := b.fixed(id, 16); raw != nil {
 		*v = T([16]byte(raw))
 	}
 	b.Check([16]byte(*v) != [16]byte{}, id, ErrZero)
@@ -187,11 +212,10 @@ func OptID16[T ~[16]byte](b *Body, id int, v *T) {
 // Hash32 walks a required 32-byte value of any content.
 func Hash32[T ~[32]byte](b *Body, id int, v *T) {
 	if b.enc {
-		if b.header(id, 32) {
-			raw := [32]byte(*v)
-			b.out = append(b.out, raw[:]...)
+		if room := b.room(id, 32); room != nil {
+			*(*[32]byte)(room) = *v
 		}
-	} else if raw, ok := b.fixed(id, 32); ok {
+	} else if raw := b.fixed(id, 32); raw != nil {
 		*v = T([32]byte(raw))
 	}
 }
@@ -199,10 +223,10 @@ func Hash32[T ~[32]byte](b *Body, id int, v *T) {
 // Sig64 walks a required 64-byte signature.
 func Sig64(b *Body, id int, v *[64]byte) {
 	if b.enc {
-		if b.header(id, 64) {
-			b.out = append(b.out, v[:]...)
+		if room := b.room(id, 64); room != nil {
+			copy(room, v[:])
 		}
-	} else if raw, ok := b.fixed(id, 64); ok {
+	} else if raw := b.fixed(id, 64); raw != nil {
 		*v = [64]byte(raw)
 	}
 }
@@ -255,6 +279,26 @@ func OptStr(b *Body, id int, v **string, max int) {
 	}
 }
 
+// Block walks a required field that is one block of n bytes, less than 0x80 ([Image.Block]).
+// It fails as [Nested] does.
+func Block(b *Body, id, n int) []byte {
+	if b.enc {
+		return b.room(id, n)
+	}
+	raw, ok := b.need(id)
+	switch {
+	case !ok:
+		return nil
+	case len(raw) < n:
+		b.Fail(id, ErrTruncated)
+		return nil
+	case len(raw) > n:
+		b.Fail(id, ErrOverCap)
+		return nil
+	}
+	return raw
+}
+
 // Nested walks a required field that holds exactly one positional value of at most max
 // bytes.
 func Nested(b *Body, id int, v Value, max int) {
@@ -267,6 +311,8 @@ func Nested(b *Body, id int, v Value, max int) {
 // open begins a field that holds one positional value: in a decode with its bytes, in an
 // encode behind room for its header. Nil says that there is nothing to walk.
 func (b *Body) open(id, max int) *Image {
+	i := &b.image
+	i.enc = b.enc
 	if !b.enc {
 		raw, ok := b.need(id)
 		if ok && len(raw) > max {
@@ -275,24 +321,21 @@ func (b *Body) open(id, max int) *Image {
 		if b.err != nil {
 			return nil
 		}
-		b.image = Image{buf: raw}
-		return &b.image
+		i.buf = raw
+		return i
 	}
 	if !b.walk(id) {
 		return nil
 	}
 	b.fields++
-	b.out = AppendVarint(b.out, uint64(id))
-	b.out = append(b.out, wireBytes)
-	b.image = Image{enc: true, buf: append(b.out, headRoom[:varintLen(uint64(max))]...)}
-	return &b.image
+	at := len(b.out)
+	i.buf = grow(b.out, 2+varintLen(uint64(max)))
+	i.buf[at], i.buf[at+1] = byte(id), wireBytes
+	return i
 }
 
-// headRoom stands where the length of a nested value will: as long as that of the longest
-// one allowed, which most long ones have.
-var headRoom [maxVarint]byte
-
-// close ends a field that open began.
+// close ends a field that open began. The length of a nested value has got the room that the
+// longest one allowed takes, which is right for most long ones.
 func (b *Body) close(id, max int) {
 	i := &b.image
 	if !b.enc {
@@ -306,7 +349,7 @@ func (b *Body) close(id, max int) {
 		return
 	}
 	room := varintLen(uint64(max))
-	at := len(b.out)
+	at := len(b.out) + 2
 	n := len(i.buf) - at - room
 	if n > max {
 		b.Fail(id, ErrOverCap)
