@@ -139,6 +139,8 @@ func (a *app) explain(err error) message {
 		after   *afterwardsError
 		before  *notStartedError
 		lost    *lostRunError
+		never   *impossibleError
+		late    *waitedError
 	)
 	switch {
 	case errors.As(err, &before):
@@ -155,6 +157,10 @@ func (a *app) explain(err error) message {
 			next: []string{"see it: " + a.line("op get "+after.op.String())}}
 	case errors.As(err, &use):
 		return message{code: exitUsage, what: use.text}
+	case errors.As(err, &never):
+		return message{code: exitOther, what: never.text}
+	case errors.As(err, &late):
+		return message{code: exitUnavailable, what: late.text, next: []string{"--timeout gives it longer"}}
 	case errors.Is(err, errDifferent):
 		return message{code: exitOther, what: err.Error()}
 	case errors.As(err, &result):

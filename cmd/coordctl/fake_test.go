@@ -22,8 +22,7 @@ import (
 	"coordinator/internal/sock"
 )
 
-// A fake is a coordinator on a real socket that does what one test needs and no more. It
-// serves connections one after another.
+// A fake is a coordinator on a real socket that does what one test needs and no more.
 type fake struct {
 	t         *testing.T
 	path      string // of the context
@@ -39,6 +38,8 @@ type fake struct {
 	records []frames.SnapshotRecord
 	// other answers every other request; nil closes.
 	other func(*fakeConn, frames.Frame)
+
+	fakeLog
 }
 
 type fakeConn struct {
@@ -46,6 +47,8 @@ type fakeConn struct {
 	f  *fake
 	// caps are those negotiated.
 	caps frames.Capability
+
+	sending sync.Mutex
 }
 
 func newFake(t *testing.T) *fake {
@@ -93,9 +96,12 @@ func (f *fake) listen() {
 			if err != nil {
 				return
 			}
-			c := &fakeConn{nc: nc, f: f}
-			c.serve()
-			nc.Close()
+			wg.Go(func() {
+				defer nc.Close()
+				c := &fakeConn{nc: nc, f: f}
+				defer f.leave(c)
+				c.serve()
+			})
 		}
 	})
 	f.t.Cleanup(func() { l.Close(); wg.Wait() })
@@ -106,6 +112,8 @@ func (c *fakeConn) send(fr frames.Frame) {
 	if err != nil {
 		panic(err)
 	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
 	c.nc.Write(buf) //nolint:errcheck // the client may have gone
 }
 
@@ -146,6 +154,11 @@ func (c *fakeConn) serve() {
 			c.snapshot(fr)
 		case *frames.Ping:
 			c.send(&frames.Pong{Nonce: fr.Nonce})
+		case *frames.Subscribe:
+			c.f.subscribe(c, fr)
+		case *frames.SnapshotApplied:
+			c.f.applied(c, fr)
+		case *frames.Credit:
 		default:
 			if c.f.other == nil {
 				return
@@ -210,10 +223,15 @@ func (c *fakeConn) visible() (out []frames.SnapshotRecord) {
 }
 
 func (c *fakeConn) snapshot(open *frames.OpenSnapshot) {
-	records := c.visible()
-	guard := c.f.cert.Guard()
-	begin := &frames.SnapshotBegin{RequestID: open.RequestID, SnapshotID: frames.SnapshotID{1}, Guard: guard, Base: 5,
+	c.f.mu.Lock()
+	records, guard, base := c.visible(), c.f.cert.Guard(), c.f.headLocked()
+	c.f.mu.Unlock()
+	begin := &frames.SnapshotBegin{RequestID: open.RequestID, SnapshotID: frames.SnapshotID{1}, Guard: guard, Base: base,
 		Bases: []frames.ActivationBase{{Activation: guard.Activation, Base: 0}}}
+	if open.Reserve {
+		begin.SubscriptionID = frames.SubscriptionID{2}
+		c.f.reserve(c, base)
+	}
 	end := &frames.SnapshotEnd{RequestID: open.RequestID, SnapshotID: begin.SnapshotID, RecordCount: uint64(len(records))}
 	d := frames.NewSnapshotDigest(guard, begin.Base, end.RecordCount)
 	for i := range records {

@@ -39,7 +39,7 @@ func TestReplicaThroughSIGKILL(t *testing.T) {
 	next := func() {
 		n, err := feed.Next(ctx)
 		require.NoError(t, err)
-		require.NoError(t, w.notice(n))
+		require.NoError(t, w.notice(r, n))
 	}
 	next()
 	require.Contains(t, out.String(), "-- watching: 0 records")

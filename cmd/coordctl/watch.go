@@ -97,20 +97,8 @@ func (a *app) watchWith(parent context.Context, args []string, w *watcher) error
 		}
 		w.prefix = prefix
 	}
-	c, err := client.LoadContext(a.contextPath)
-	if err != nil {
-		return err
-	}
-	opts := client.ReplicaOptions{Options: client.Options{Name: "coordctl watch", Offered: caps | followCaps},
-		Backoff: client.Backoff{Max: watchPause}}
-	if opts.Key, err = a.key(); err != nil {
-		return err
-	}
-	err = w.run(parent, c, opts)
-	if errors.Is(err, errEnough) || w.began && errors.Is(err, errInterrupted) {
-		return nil
-	}
-	return err
+	f := &tracking{a: a, name: "coordctl watch", caps: caps, patience: a.wait}
+	return f.left(f.run(parent, w.notice))
 }
 
 // A watcher prints what a replica tells.
@@ -122,51 +110,14 @@ type watcher struct {
 	open   bool // of the signals there are at first, only those that are open
 	left   int  // events until it ends; zero never does
 
-	began bool
 	said  string                              // the last line about a missing connection
 	gaps  *client.Gap                         // the last one shown
 	lost  *client.LostHistory                 // the last one shown
 	shown map[frames.ObjectRef]*client.Record // what is wanted, as it was shown last
 }
 
-func (w *watcher) run(parent context.Context, c *client.Context, opts client.ReplicaOptions) (err error) {
-	ctx, cancel := context.WithCancelCause(parent)
-	defer cancel(nil)
-	start := time.Now()
-	first := time.AfterFunc(w.a.timeout, func() { cancel(errTimeout) })
-	defer first.Stop()
-	r, err := client.OpenReplica(c, opts)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if cerr := r.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	feed := r.Changes(watchBacklog)
-	defer feed.Close()
-	for n, err := range feed.All(ctx) {
-		if err != nil {
-			return err
-		}
-		if s, ok := n.(*client.ReplicaState); ok && !w.began {
-			if s.Gap != nil && (time.Since(start) >= w.a.wait || !absent(s.Gap.Cause)) {
-				return s.Gap.Cause
-			}
-			continue
-		}
-		w.began = true
-		first.Stop()
-		if err := w.notice(n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // notice shows what the replica's feed gives.
-func (w *watcher) notice(n client.Notice) error {
+func (w *watcher) notice(_ *client.Replica, n client.Notice) error {
 	switch n := n.(type) {
 	case *client.ReplicaState:
 		return w.state(n)
