@@ -179,11 +179,15 @@ func (a *app) signalCommand(use, short string, kind frames.CommandKind) *cobra.C
 }
 
 func (a *app) signalsCommand() *cobra.Command {
-	var all bool
+	var all, watch bool
 	c := &cobra.Command{
 		Use:   "signals [RUN]",
 		Short: "List the open signals: what wants somebody's attention",
-		Long:  "List the open signals, those of one run or all. Follow them live with: coordctl watch --signals",
+		Long: `List the open signals, those of one run or all. With --watch a line follows for each change,
+of these and of new ones, until Ctrl-C.`,
+		Example: `  coordctl signals
+  coordctl signals 2d88da09 --all -o wide
+  coordctl signals --watch`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("%s takes at most a run: %s", cmd.CommandPath(), cmd.UseLine())
@@ -198,12 +202,16 @@ func (a *app) signalsCommand() *cobra.Command {
 					return err
 				}
 			}
+			if watch {
+				return a.watchSignals(cmd.Context(), 0, prefix, all)
+			}
 			return a.session(cmd.Context(), client.Options{Offered: quietCaps}, false, func(ctx context.Context, s *session) error {
 				return s.signals(ctx, prefix, all)
 			})
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "list those too that are acknowledged, suppressed or resolved")
+	addWatch(c, &watch, watchHelp)
 	return c
 }
 

@@ -17,9 +17,18 @@ import (
 )
 
 func (a *app) describeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:               "describe KIND ID",
-		Short:             "Show one record in full, what belongs to it, and of a run all that happened",
+	var watch bool
+	c := &cobra.Command{
+		Use:   "describe KIND ID",
+		Short: "Show one record in full, what belongs to it, and of a run all that happened",
+		Long: `Show one record in full, the records that belong to it, the operations that name it, and
+of a run all that happened, from the event log.
+
+With --watch it is shown again whenever it has changed: for people the lines that are new (+)
+and gone (-), else all of it. The timeline of a run is left to coordctl events then.`,
+		Example: `  coordctl describe run 2d88da09
+  coordctl describe objective 312aee07 -o yaml
+  coordctl describe run 2d88da09 --watch`,
 		ValidArgsFunction: completeKinds,
 		Args:              exactArgs("KIND", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,11 +44,74 @@ func (a *app) describeCommand() *cobra.Command {
 			if kind == frames.KindAdmin {
 				caps |= frames.CapAdministration
 			}
+			if watch {
+				return a.describeOn(cmd.Context(), kind, prefix, caps)
+			}
 			return a.session(cmd.Context(), client.Options{Offered: caps}, false, func(ctx context.Context, s *session) error {
 				return s.describe(ctx, kind, prefix)
 			})
 		},
 	}
+	addWatch(c, &watch, watchHelp)
+	return c
+}
+
+// A described is a record and all that names it.
+type described struct {
+	record              object
+	related, operations []object
+	// happened says that there is a timeline; retention has removed the events through after.
+	happened bool
+	timeline []object
+	after    frames.EventCut
+}
+
+// description is a record and, of all the records that each visits, those that name it.
+func description(r frames.SnapshotRecord, each func(func(frames.SnapshotRecord) error) error) (*described, error) {
+	o, _, _, err := recordObject(r)
+	if err != nil {
+		return nil, err
+	}
+	d := &described{record: o}
+	return d, each(func(other frames.SnapshotRecord) error {
+		p, err := other.DecodePayload()
+		if err != nil {
+			return fmt.Errorf("%v: %w", other.Ref(), err)
+		}
+		if op, ok := p.(*frames.Operation); ok {
+			if runs.Concerns(op.Result, r.Ref()) {
+				d.operations = append(d.operations, append(object{{"operation_id", other.ID.String()}}, resultObject(op.Result)...))
+			}
+			return nil
+		}
+		for _, ref := range runs.Parents(p) {
+			if ref == r.Ref() {
+				_, state, _, err := recordObject(other)
+				if err != nil {
+					return err
+				}
+				d.related = append(d.related, object{{"kind", other.Kind.String()}, {"id", other.ID.String()}, {"revision", other.Revision}, {"state", state}})
+			}
+		}
+		return nil
+	})
+}
+
+// object is all of it.
+func (d *described) object() object {
+	o := append(d.record[:len(d.record):len(d.record)], member{"related", orEmpty(d.related)}, member{"operations", orEmpty(d.operations)})
+	if d.happened {
+		o = append(o, member{"removed_events_through", d.after}, member{"timeline", orEmpty(d.timeline)})
+	}
+	return o
+}
+
+// write prints it for a person.
+func (d *described) write(w io.Writer, paint term.Paint) error {
+	if err := writeDescription(w, paint, d.record, d.related, d.operations); err != nil || !d.happened {
+		return err
+	}
+	return writeTimeline(w, paint, d.timeline, d.after)
 }
 
 // describe prints a record and, from the same snapshot, all that names it.
@@ -53,62 +125,25 @@ func (s *session) describe(ctx context.Context, kind frames.ObjectKind, prefix s
 	if err != nil {
 		return err
 	}
-	o, _, _, err := recordObject(r)
+	d, err := description(r, snap.Each)
 	if err != nil {
 		return err
 	}
-	var operations, related []object
-	err = snap.Each(func(other frames.SnapshotRecord) error {
-		p, err := other.DecodePayload()
-		if err != nil {
-			return fmt.Errorf("%v: %w", other.Ref(), err)
-		}
-		if op, ok := p.(*frames.Operation); ok {
-			if runs.Concerns(op.Result, r.Ref()) {
-				operations = append(operations, append(object{{"operation_id", other.ID.String()}}, resultObject(op.Result)...))
-			}
-			return nil
-		}
-		for _, ref := range runs.Parents(p) {
-			if ref == r.Ref() {
-				_, state, _, err := recordObject(other)
-				if err != nil {
-					return err
-				}
-				related = append(related, object{{"kind", other.Kind.String()}, {"id", other.ID.String()}, {"revision", other.Revision}, {"state", state}})
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	var lines []object
-	var after frames.EventCut
-	happened := false
 	if kind == frames.KindRun {
 		f, err := runs.FamilyIn(snap, frames.RunID(r.ID))
 		if err != nil {
 			return err
 		}
-		if happened = len(f.Bindings) > 0; happened {
-			if lines, after, err = s.a.timeline(ctx, f); err != nil {
+		if d.happened = len(f.Bindings) > 0; d.happened {
+			if d.timeline, d.after, err = s.a.timeline(ctx, f); err != nil {
 				return err
 			}
 		}
 	}
-	paint := s.a.paint(s.a.stdout)
 	if s.a.structured() {
-		o = append(o, member{"related", orEmpty(related)}, member{"operations", orEmpty(operations)})
-		if happened {
-			o = append(o, member{"removed_events_through", after}, member{"timeline", orEmpty(lines)})
-		}
-		return s.a.emit(o)
+		return s.a.emit(d.object())
 	}
-	if err := writeDescription(s.a.stdout, paint, o, related, operations); err != nil || !happened {
-		return err
-	}
-	return writeTimeline(s.a.stdout, paint, lines, after)
+	return d.write(s.a.stdout, s.a.paint(s.a.stdout))
 }
 
 func orEmpty(l []object) []object {

@@ -44,12 +44,22 @@ func (a *app) pingCommand() *cobra.Command {
 }
 
 func (a *app) statusCommand() *cobra.Command {
-	var counts bool
+	var counts, watch bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show who is in charge and what this client may do",
-		Args:  exactArgs(),
+		Long: `Show who is in charge, how this client knows, and what its key may do.
+
+With --watch it is shown again whenever it has changed, as after a restart of the coordinator,
+without the end of the certificate, which moves by itself; a missing connection is told.`,
+		Example: `  coordctl status
+  coordctl status --counts -o yaml
+  coordctl status --watch`,
+		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if watch {
+				return a.statusOn(cmd.Context(), counts)
+			}
 			opts := client.Options{Offered: quietCaps}
 			if counts {
 				opts.Offered = readCaps
@@ -58,28 +68,48 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&counts, "counts", false, "count the visible records too, which takes a snapshot")
+	addWatch(c, &watch, watchHelp)
 	return c
 }
 
-func (s *session) status(ctx context.Context, counts bool) error {
-	i := s.conn.Info()
+// statusObject is what a connection and the client's memory tell. lease says to give the end of the
+// certificate in force.
+func (a *app) statusObject(i client.Info, state *client.State, lease bool) object {
 	history := "intact"
-	if lost := s.conn.State().LostHistory(); lost != nil {
+	if lost := state.LostHistory(); lost != nil {
 		history = "HISTORY_LOST: " + lost.Error()
 	}
-	o := object{{"context", s.a.contextPath}, {"name", i.Name}}
+	o := object{{"context", a.contextPath}, {"name", i.Name}}
 	for _, address := range []member{{"socket", i.Socket}, {"quic", i.QUIC}} {
-		if address.value != "" || s.a.structured() { // people are shown what there is
+		if address.value != "" || a.structured() { // people are shown what there is
 			o = append(o, address)
 		}
 	}
-	o = append(o, object{
-		{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
-		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}, {"certificate_expires_at", s.a.time(i.LeaseExpires)},
-		{"key_id", i.KeyID.String()}, {"effective_scope", s.words(scopeNames(i.Scope))}, {"grant_expires_at", s.a.time(i.GrantExpires)},
+	o = append(o, object{{"coordinator_id", i.CoordinatorID.String()}, {"incarnation_id", i.IncarnationID.String()},
+		{"authority_epoch", i.Epoch}, {"activation_sequence", i.Activation}}...)
+	if lease {
+		o = append(o, member{"certificate_expires_at", a.time(i.LeaseExpires)})
+	}
+	return append(o, object{
+		{"key_id", i.KeyID.String()}, {"effective_scope", a.words(scopeNames(i.Scope))}, {"grant_expires_at", a.time(i.GrantExpires)},
 		{"operation_result_retention_secs", i.RetentionSecs},
-		{"history", history}, {"unresolved_operations", len(s.conn.State().Unresolved())},
+		{"history", history}, {"unresolved_operations", len(state.Unresolved())},
 	}...)
+}
+
+// recordCounts are the numbers of records by family.
+func recordCounts(of func(frames.ObjectKind) uint64) member {
+	var n object
+	for _, k := range kindNames {
+		if k.kind != frames.KindAdmin {
+			n = append(n, member{k.names[0], of(k.kind)})
+		}
+	}
+	return member{"records", n}
+}
+
+func (s *session) status(ctx context.Context, counts bool) error {
+	o := s.a.statusObject(s.conn.Info(), s.conn.State(), true)
 	if counts {
 		byKind := map[frames.ObjectKind]uint64{}
 		err := s.records(ctx, func(frames.ObjectKind) bool { return true }, func(r frames.SnapshotRecord) error {
@@ -89,13 +119,7 @@ func (s *session) status(ctx context.Context, counts bool) error {
 		if err != nil {
 			return err
 		}
-		var n object
-		for _, k := range kindNames {
-			if k.kind != frames.KindAdmin {
-				n = append(n, member{k.names[0], byKind[k.kind]})
-			}
-		}
-		o = append(o, member{"records", n})
+		o = append(o, recordCounts(func(k frames.ObjectKind) uint64 { return byKind[k] }))
 	}
 	return s.a.print(o)
 }
@@ -108,29 +132,36 @@ func (a *app) time(unix uint64) any {
 	return when(unix)
 }
 
-func (s *session) words(w []string) any {
-	if s.a.structured() {
+func (a *app) words(w []string) any {
+	if a.structured() {
 		return w
 	}
 	return strings.Join(w, ",")
 }
 
 func (a *app) opCommand() *cobra.Command {
+	var watch bool
 	get := &cobra.Command{
 		Use:   "get ID",
 		Short: "Find out what became of an operation",
 		Long: `Find out what became of an operation. The exit code is 0 for an operation that is
 PENDING, SUCCEEDED or TOMBSTONED, 3 for one that was REJECTED, and 6 for one whose outcome
-cannot be known (INDETERMINATE) or that this authority does not know (UNKNOWN).`,
-		Args: exactArgs("ID"),
+cannot be known (INDETERMINATE) or that this authority does not know (UNKNOWN). With --watch
+that is the exit code for its end, which is waited for.`,
+		Example: "  coordctl op get 77f01b2c\n  coordctl op get 77f01b2c --watch -o json",
+		Args:    exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			prefix, err := checkPrefix(args[0])
 			if err != nil {
 				return err
 			}
+			if watch {
+				return a.opOn(cmd.Context(), prefix)
+			}
 			return a.opGet(cmd.Context(), prefix)
 		},
 	}
+	addWatch(get, &watch, "go on, with what has changed, until its end")
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the operations that this client began and does not know the end of",

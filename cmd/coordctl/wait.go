@@ -152,9 +152,11 @@ func (w *waiting) notice(_ *client.Replica, n client.Notice) error {
 	case *client.Reread:
 		w.stale = n.State.Gap
 		if w.ref.Kind == 0 {
-			if err := w.find(n.View); err != nil {
+			r, err := lookUp(n.View, w.kind, w.prefix)
+			if err != nil {
 				return err
 			}
+			w.ref = r.Ref()
 		}
 		return w.look(n.View.Get(w.ref.Kind, w.ref.ID))
 	case *client.Change:
@@ -163,18 +165,6 @@ func (w *waiting) notice(_ *client.Replica, n client.Notice) error {
 		}
 	}
 	return nil
-}
-
-// find finds the record that is meant.
-func (w *waiting) find(v *client.View) error {
-	n := 0
-	for r := range v.Kind(w.kind) {
-		if strings.HasPrefix(r.ID().String(), w.prefix) {
-			n++
-			w.ref = r.Ref()
-		}
-	}
-	return one(n, w.kind, w.prefix)
 }
 
 // look holds the record as it now is against the conditions; nil is one that is gone.

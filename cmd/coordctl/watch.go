@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ error.`,
 				if len(args) > 0 {
 					return usage("--signals takes no kind: it shows signals alone")
 				}
-				return a.watchSignals(cmd.Context(), limit)
+				return a.watchSignals(cmd.Context(), limit, "", false)
 			}
 			return a.watch(cmd.Context(), args, limit, false)
 		},
@@ -76,9 +77,10 @@ func (a *app) watch(parent context.Context, args []string, limit int, rows bool)
 	return a.watchWith(parent, args, &watcher{a: a, left: limit, rows: rows})
 }
 
-// watchSignals shows what wants attention: the open signals, as rows, and all that follows.
-func (a *app) watchSignals(parent context.Context, limit int) error {
-	return a.watchWith(parent, []string{"signal"}, &watcher{a: a, left: limit, rows: true, open: true})
+// watchSignals shows what wants attention: the open signals, as rows, and all that follows. run is
+// the prefix of a run's id and narrows them to its; all shows those too that are not open.
+func (a *app) watchSignals(parent context.Context, limit int, run string, all bool) error {
+	return a.watchWith(parent, []string{"signal"}, &watcher{a: a, left: limit, rows: true, open: !all, of: run})
 }
 
 func (a *app) watchWith(parent context.Context, args []string, w *watcher) error {
@@ -107,8 +109,10 @@ type watcher struct {
 	kind   frames.ObjectKind // zero: all
 	prefix string            // of the id; empty: all
 	rows   bool
-	open   bool // of the signals there are at first, only those that are open
-	left   int  // events until it ends; zero never does
+	open   bool         // of the signals there are at first, only those that are open
+	of     string       // the prefix of a run's id: of the signals, only its
+	run    frames.RunID // that run
+	left   int          // events until it ends; zero never does
 
 	said  string                              // the last line about a missing connection
 	gaps  *client.Gap                         // the last one shown
@@ -117,14 +121,16 @@ type watcher struct {
 }
 
 // notice shows what the replica's feed gives.
-func (w *watcher) notice(_ *client.Replica, n client.Notice) error {
+func (w *watcher) notice(r *client.Replica, n client.Notice) error {
 	switch n := n.(type) {
 	case *client.ReplicaState:
 		return w.state(n)
 	case *client.Reread:
-		w.said = ""
 		return w.reread(n)
 	case *client.Change:
+		if w.of != "" && w.shown[n.Event.Object] == nil && !w.ofRun(r.View(), cmp.Or(n.New, n.Old)) {
+			return nil
+		}
 		w.keep(n.Event.Object, n.New)
 		return w.show(n.Event)
 	}
@@ -247,16 +253,23 @@ func (w *watcher) healed(h *client.Healed) error {
 // `get` shows its records at the beginning too.
 func (w *watcher) reread(n *client.Reread) error {
 	first, v := w.shown == nil, n.View
-	w.gaps = nil
-	if err := w.historyLost(n.State.Lost); err != nil {
+	if err := w.renewed(n, first); err != nil {
 		return err
 	}
-	if err := w.heading(n, first); err != nil {
+	if first && w.rows && !w.a.structured() {
+		if err := w.a.writeRow(w.kind, w.a.heads(w.kind)); err != nil {
+			return err
+		}
+	}
+	if err := w.findRun(v); err != nil {
 		return err
 	}
 	before, count := w.shown, 0
 	w.shown = map[frames.ObjectRef]*client.Record{}
 	for r := range v.All() {
+		if w.of != "" && !w.ofRun(v, r) {
+			continue
+		}
 		was := before[r.Ref()] // the replica keeps what has not changed
 		w.keep(r.Ref(), r)
 		if !w.wants(r.Ref()) || first && !w.rows || was == r {
@@ -275,6 +288,28 @@ func (w *watcher) reread(n *client.Reread) error {
 		return &client.RefusedError{Code: frames.CodeNotFound, Message: fmt.Sprintf("no %v of id %s is visible to this key", w.kind, w.prefix)}
 	}
 	return w.gone(before)
+}
+
+// findRun finds the run that the signals are narrowed to, if they are.
+func (w *watcher) findRun(v *client.View) error {
+	if w.of == "" || w.run != (frames.RunID{}) {
+		return nil
+	}
+	r, err := lookUp(v, frames.KindRun, w.of)
+	if err == nil {
+		w.run = frames.RunID(r.ID())
+	}
+	return err
+}
+
+// ofRun reports whether a record belongs to a work session of the run.
+func (w *watcher) ofRun(v *client.View, r *client.Record) bool {
+	parent, ok := r.Parent()
+	if !ok || parent.Kind != frames.KindWorkSession {
+		return false
+	}
+	s := v.WorkSession(frames.WorkSessionID(parent.ID))
+	return s != nil && s.RunID == w.run
 }
 
 // gone prints what was shown and is no more.
@@ -305,14 +340,20 @@ func (w *watcher) historyLost(l *client.LostHistory) error {
 	return w.alarm(o, "-- HISTORY_LOST: %v", l)
 }
 
-// heading is the line before a view.
+// renewed tells of a view that takes the place of the one before.
+func (w *watcher) renewed(n *client.Reread, first bool) error {
+	w.said, w.gaps = "", nil
+	if err := w.historyLost(n.State.Lost); err != nil {
+		return err
+	}
+	return w.heading(n, first)
+}
+
+// heading is the line before a view; none before the first one of which records are shown.
 func (w *watcher) heading(n *client.Reread, first bool) error {
 	v := n.View
 	if first && w.rows {
-		if w.a.structured() {
-			return nil
-		}
-		return w.a.writeRow(w.kind, w.a.heads(w.kind))
+		return nil
 	}
 	if n.Reason == client.RereadMissed {
 		o := object{{"type", "BEHIND"}, {"missed", n.Missed}, {"event_sequence", v.Cut}, {"record_count", v.Len()}}
