@@ -144,7 +144,7 @@ func TestAStateFileThatCannotGrowEndsTheProcess(t *testing.T) {
 		select {
 		case <-p.exited:
 			return true
-		case <-time.After(15 * time.Second): // three times what a checkpoint waits
+		case <-time.After(30 * time.Second): // three times what a checkpoint waits
 			return false
 		}
 	}

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"time"
-
 	bolt "go.etcd.io/bbolt"
 )
 
@@ -269,8 +267,7 @@ func (s *Store) startCheckpoint() bool {
 		s: s, frozen: s.mem.active, watch: startWatch(),
 		final: &applied{state: s.state, chain: s.log.cur.tail, counts: counts},
 	}
-	s.gather()
-	s.mem.frozen, s.mem.active = s.mem.active, newOverlay(s.stretch*overlayKeys)
+	s.mem.frozen, s.mem.active = s.mem.active, newOverlay()
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
 	return true
 }
@@ -301,7 +298,7 @@ func (s *Store) maintain() {
 	if s.clean {
 		return // nothing was committed since Open, and the clean mark must stay true
 	}
-	if s.due(max(behindFactor, 2*s.stretch)) && s.job != nil && !s.opts.Manual {
+	if s.due(behindFactor) && s.job != nil && !s.opts.Manual {
 		s.meters.Behind.Add(1)
 		s.opts.Logger.Warn("store: commits wait for the checkpoint; the disk is behind",
 			"changes", s.mem.active.ops, "bytes", s.mem.active.weight)
@@ -315,25 +312,12 @@ func (s *Store) maintain() {
 	if s.job != nil {
 		return
 	}
-	late := s.opts.Clock.Now().Boot-s.lastCheckpoint >= time.Duration(s.stretch)*s.opts.CheckpointEvery
-	if (s.rebound.Swap(false) || late || s.due(s.stretch)) && !s.opts.Manual && s.startCheckpoint() {
+	late := s.opts.Clock.Now().Boot-s.lastCheckpoint >= s.opts.CheckpointEvery
+	if (s.rebound.Swap(false) || late || s.due(1)) && !s.opts.Manual && s.startCheckpoint() {
 		s.jobs <- s.job // never blocks: one job at a time
 	}
 }
 
-// gather sets how much the next checkpoint waits for. Ids are random, so in a large state.db
-// each row of a checkpoint has a page of its own, which is read and written for it alone;
-// the more rows a checkpoint brings, the more of them share one. A small one has no use
-// for the memory. Writer only.
-func (s *Store) gather() {
-	rows := 0
-	for _, n := range s.mem.counts.kinds {
-		rows += int(n)
-	}
-	s.stretch = min(max(rows/stretchShare/s.opts.CheckpointOps, 1), maxStretch)
-}
-
-// due reports that the active overlay is factor times as large as the options say.
 func (s *Store) due(factor int) bool {
 	return s.mem.active.ops >= factor*s.opts.CheckpointOps ||
 		s.mem.active.weight >= uint64(factor)*s.opts.CheckpointBytes

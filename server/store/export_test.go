@@ -81,6 +81,3 @@ func LogTail(dir string, o Options) (commits uint64, err error) {
 	a, _, err := h.loadMeta()
 	return segs[len(segs)-1].next - 1 - a.state.Commit, errors.Join(err, h.close())
 }
-
-// Due says that a checkpoint would begin for what has changed, whatever the time.
-func (s *Store) Due() bool { return s.due(s.stretch) }

@@ -216,7 +216,6 @@ func (s *Store) load(segs []*segment, tail logTail) error {
 	s.clearMigration()
 	s.clean = tail.clean
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
-	s.gather()
 	s.publish()
 	if err := s.log.drop(a.logFrom); err != nil {
 		return err

@@ -18,12 +18,11 @@ type Options struct {
 	// SegmentBytes is the size of a log segment, header and index included. Zero means
 	// 64 MiB; less than 4 KiB is raised to it, and more than 256 MiB lowered.
 	SegmentBytes int64
-	// CheckpointOps begins a checkpoint after this many row changes, or up to four times as
-	// many in a store of more rows than those; so do the next two. Zero means 65,536.
+	// CheckpointOps begins a checkpoint after this many row changes. Zero means 262,144.
 	CheckpointOps int
-	// CheckpointBytes begins one after this many bytes of changed rows. Zero means 64 MiB.
+	// CheckpointBytes begins one after this many bytes of changed rows. Zero means 128 MiB.
 	CheckpointBytes uint64
-	// CheckpointEvery begins one at the next commit this long after the last. Zero means 5 s.
+	// CheckpointEvery begins one at the next commit this long after the last. Zero means 10 s.
 	CheckpointEvery time.Duration
 	// CheckpointKeys bounds the keys of one checkpoint transaction. Zero means 4,096.
 	CheckpointKeys int
@@ -67,21 +66,16 @@ type Options struct {
 const (
 	defaultSegmentBytes    = 64 << 20
 	maxSegmentBytes        = 256 << 20
-	defaultCheckpointOps   = 64 << 10
-	defaultCheckpointBytes = 64 << 20
-	defaultCheckpointEvery = 5 * time.Second
+	defaultCheckpointOps   = 256 << 10
+	defaultCheckpointBytes = 128 << 20
+	defaultCheckpointEvery = 10 * time.Second
 	defaultCheckpointKeys  = 4096
 	defaultPageCheckBytes  = 64 << 20
 
 	// checkpointTxBytes bounds the bytes of one checkpoint transaction.
 	checkpointTxBytes = 4 << 20
-	// A checkpoint gathers one in stretchShare of the rows of the store, but at least what the
-	// options say and at most maxStretch times that, in up to maxStretch times their time.
-	stretchShare = 4
-	maxStretch   = 4
-	// behindFactor times a checkpoint's least trigger, or twice what it gathers, is where the
-	// writer waits for it.
-	behindFactor = 4
+	// behindFactor times a checkpoint's trigger is where the writer waits for it.
+	behindFactor = 3
 	// scarceSegmentBytes is the size of a segment made while the reserve is reached.
 	scarceSegmentBytes = 1 << 20
 )

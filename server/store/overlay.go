@@ -12,13 +12,10 @@ type overlay struct {
 	weight uint64  // bytes held
 }
 
-// overlayKeys is how many keys a usual checkpoint has.
+// overlayKeys is for how many keys an overlay's filter is made: those of a usual checkpoint.
 const overlayKeys = defaultCheckpointOps
 
-// newOverlay makes one whose filter is made for so many keys.
-func newOverlay(keys int) *overlay {
-	return &overlay{tree: newTree[change](), seen: newFilter(keys)}
-}
+func newOverlay() *overlay { return &overlay{tree: newTree[change](), seen: newFilter(overlayKeys)} }
 
 // find gives the change of a key.
 func (o *overlay) find(k *Key) (*change, bool) {
@@ -60,7 +57,7 @@ type memory struct {
 }
 
 func newMemory() memory {
-	return memory{live: newTree[row](), active: newOverlay(overlayKeys), counts: newTallies(), kinds: make(map[frames.ObjectKind]int)}
+	return memory{live: newTree[row](), active: newOverlay(), counts: newTallies(), kinds: make(map[frames.ObjectKind]int)}
 }
 
 // find looks a key up. Known is false when only state.db can tell; a known nil row does

@@ -35,7 +35,6 @@ type Store struct {
 	job            *checkpoint // under way
 	dropped        uint64      // finished checkpoints whose overlay is gone
 	lastCheckpoint time.Duration
-	stretch        int  // times the options' bounds that the next checkpoint gathers
 	clean          bool // the log ends in a record with flagClean
 
 	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.

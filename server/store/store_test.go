@@ -331,39 +331,3 @@ func TestInUse(t *testing.T) {
 	defer b.s.Close()
 	require.ErrorIs(t, b.openError(), store.ErrInUse)
 }
-
-// In a large store a checkpoint gathers more, as far as memory goes.
-func TestACheckpointGathersByTheSizeOfTheStore(t *testing.T) {
-	b := &bed{t: t, dir: t.TempDir(), opts: store.Options{UnsafeNoSync: true, Manual: true, CheckpointOps: 8}}
-	require.NoError(t, store.Create(b.dir, store.Genesis{CoordinatorID: testID, CreatedAt: testTime}, b.opts))
-	b.open()
-	defer func() { b.s.Abandon() }()
-	n := uint64(0)
-	put := func() {
-		n++
-		tx := b.s.Begin()
-		tx.Emit(frames.EventOperationChanged, eventID(n), makeRow(frames.KindOperation, n, 1, "", false))
-		b.commit(tx)
-	}
-	gathers := func() (rows int) {
-		for b.checkpoint(); !b.s.Due(); rows++ {
-			put()
-		}
-		return rows
-	}
-	require.Equal(t, 8, gathers(), "as the options say")
-	for range 100 {
-		put()
-	}
-	require.Equal(t, 24, gathers(), "a quarter of a hundred rows, in eights")
-	for range 1000 {
-		put()
-	}
-	require.Equal(t, 32, gathers(), "four times as much at most")
-	b.s.Abandon()
-	b.open()
-	for b.checkpoint(); !b.s.Due(); {
-		put()
-	}
-	require.Equal(t, 32, gathers(), "after a start too")
-}

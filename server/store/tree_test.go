@@ -40,7 +40,7 @@ func TestMemoryLookups(t *testing.T) {
 			m.set(c)
 			want[c.key] = c
 			if m.frozen == nil && rapid.IntRange(0, 50).Draw(rt, "freeze") == 0 {
-				m.frozen, m.active = m.active, newOverlay(overlayKeys)
+				m.frozen, m.active = m.active, newOverlay()
 			}
 			if rapid.IntRange(0, 20).Draw(rt, "copy") == 0 {
 				copies, then = append(copies, m.live.Copy()), append(then, m.live.Items())

@@ -75,7 +75,7 @@ type occupied struct{ resident, heap int64 }
 const (
 	// checkpointed is longer than the coordinator waits until it writes down what is only
 	// in its log, and in memory until then.
-	checkpointed = 6 * time.Second
+	checkpointed = 11 * time.Second
 	// collected is how many operations make the collector run at least once.
 	collected = 10_000
 )
