@@ -50,6 +50,8 @@ type lies struct {
 	end    func(*frames.SnapshotEnd)
 	// event follows the acceptance of a snapshot.
 	event func(*frames.CoordEvent)
+	// then is what follows it besides; sign signs a certificate.
+	then func(send func(frames.Frame), cert frames.Certificate, sign func(*frames.Certificate))
 	// request answers every other request; it returns false to close.
 	request func(send func(frames.Frame), f frames.Frame) bool
 }
@@ -145,7 +147,7 @@ func (f *forger) serve(nc net.Conn) {
 	if f.shake(nc, say, l, &cert) {
 		for {
 			fr := hear(nc)
-			if fr == nil || !f.answer(say, l, cert.Guard(), fr) {
+			if fr == nil || !f.answer(say, l, cert, fr) {
 				return
 			}
 		}
@@ -206,13 +208,7 @@ func (f *forger) shake(nc net.Conn, say func(frames.Frame), l lies, cert *frames
 	}
 	defer grant.Release()
 	tell(l.cert, cert)
-	pre, err := cert.Preimage()
-	if err == nil {
-		cert.Signature, err = f.witness.Sign(pre)
-	}
-	if err != nil {
-		f.t.Error(err)
-	}
+	f.sign(cert)
 	tell(l.signed, cert)
 	answer := &frames.CoordHelloOK{
 		Version: frames.CurrentVersion(), Capabilities: hello.Offered, CoordinatorID: f.pins.CoordinatorID, Epoch: f.cert.Epoch,
@@ -223,8 +219,20 @@ func (f *forger) shake(nc net.Conn, say func(frames.Frame), l lies, cert *frames
 	return true
 }
 
+// sign signs as the pinned witness would.
+func (f *forger) sign(cert *frames.Certificate) {
+	pre, err := cert.Preimage()
+	if err == nil {
+		cert.Signature, err = f.witness.Sign(pre)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
+}
+
 // answer answers one request; false closes.
-func (f *forger) answer(say func(frames.Frame), l lies, guard frames.AuthorityGuard, fr frames.Frame) bool {
+func (f *forger) answer(say func(frames.Frame), l lies, cert frames.Certificate, fr frames.Frame) bool {
+	guard := cert.Guard()
 	switch fr := fr.(type) {
 	case *frames.OpenSnapshot:
 		sub := frames.SubscriptionID{}
@@ -238,6 +246,9 @@ func (f *forger) answer(say func(frames.Frame), l lies, guard frames.AuthorityGu
 		f.pages(say, l, guard, fr)
 	case *frames.SnapshotApplied:
 		say(&frames.Ack{RequestID: fr.RequestID})
+		if l.then != nil {
+			l.then(say, cert, f.sign)
+		}
 		if l.event != nil {
 			record := f.record(2, "poison")
 			payload, err := codec.EncodeImage(nil, &record)

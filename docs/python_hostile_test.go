@@ -16,6 +16,17 @@ import (
 func TestPythonRefusesWhatIsForged(t *testing.T) {
 	t.Parallel()
 	needPython(t)
+	// A renewal that is changed before it is signed.
+	renewal := func(change func(*frames.Certificate)) lies {
+		return lies{then: func(send func(frames.Frame), cert frames.Certificate, sign func(*frames.Certificate)) {
+			change(&cert)
+			sign(&cert)
+			send(&frames.AuthorityRenewed{Certificate: cert})
+		}}
+	}
+	unasked := func(f frames.Frame) lies {
+		return lies{then: func(send func(frames.Frame), _ frames.Certificate, _ func(*frames.Certificate)) { send(f) }}
+	}
 	for _, tt := range []struct {
 		name  string
 		lies  lies
@@ -33,11 +44,15 @@ func TestPythonRefusesWhatIsForged(t *testing.T) {
 		{"digest altered", lies{end: func(e *frames.SnapshotEnd) { e.Digest[0] ^= 1 }}, "contradicts itself: a digest", false},
 		{"revision left out", lies{event: func(e *frames.CoordEvent) { e.Revision = 3 }}, "not the next revision", false},
 		{"delivery left out", lies{event: func(e *frames.CoordEvent) { e.Delivery = 2 }}, "an event out of order", false},
+		{"renewal of another authority", renewal(func(c *frames.Certificate) { c.Token[0]++; c.IssuedAt++; c.ExpiresAt++ }), "the renewal belongs to another authority", true},
+		{"renewal that renews nothing", renewal(func(*frames.Certificate) {}), "expires no later than the one in force", true},
+		{"answer to no request", unasked(&frames.Ack{RequestID: 99}), "an answer to no request", false},
+		{"gap of no subscription", unasked(&frames.Gap{SubscriptionID: frames.SubscriptionID{7}}), "of no subscription", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			title := "poison"
-			if tt.lies.event != nil {
+			if tt.lies.event != nil || tt.lies.then != nil {
 				title = "sound"
 			}
 			f := newForger(t, title)

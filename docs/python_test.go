@@ -113,9 +113,13 @@ func TestPythonMeetsTheVectors(t *testing.T) {
 func TestPythonDecides(t *testing.T) {
 	t.Parallel()
 	needPython(t)
-	_, stderr, code := runPython(t, "test_client.py")
-	require.Zero(t, code, "%s", stderr)
+	for _, tests := range []string{"test_client.py", "test_stream.py"} {
+		_, stderr, code := runPython(t, tests)
+		require.Zero(t, code, "%s", stderr)
+	}
 }
+
+// What test_live.py holds the client to is run by TestImplementingDocument.
 
 // An upped is a running `coordctl up`.
 type upped struct {
@@ -338,17 +342,4 @@ func TestPythonFollowsRealDaemons(t *testing.T) {
 	for _, shown := range []string{f.raw.String(), stdout, stderr, text} {
 		require.NotContains(t, shown, hex.EncodeToString(seed))
 	}
-}
-
-func TestPythonAgainstRealDaemons(t *testing.T) {
-	t.Parallel()
-	needPython(t)
-	if testing.Short() {
-		t.Skip("runs real daemons")
-	}
-	u := bringUp(t)
-	cmd := pythonCommand(t, "test_live.py")
-	cmd.Env = append(os.Environ(), "CONTEXT="+u.context())
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", out)
 }

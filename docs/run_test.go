@@ -21,6 +21,7 @@ var elsewhere = map[string]string{
 	"getting-started.md": "TestGettingStarted",
 	"hosts.md":           "TestHostsDocument",
 	"systemd.md":         "TestSystemdDocument",
+	"implementing.md":    "TestImplementingDocument",
 }
 
 // TestTheReadme runs what the front page says, in a copy of the sources.
