@@ -83,6 +83,7 @@ func (c curve) svg() string {
 	y := func(v float64) float64 { return height - bottom - v/most*(height-top-bottom) }
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`+"\n", width, height)
+	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s in %s over the amount of state: medians, with the least and the most of each</desc>\n", c.name, c.name, c.unit)
 	fmt.Fprintf(&b, `<rect width="%g" height="%g" fill="white"/>`+"\n", width, height)
 	fmt.Fprintf(&b, `<text x="%g" y="22" font-size="14">%s, %s</text>`+"\n", left, c.name, c.unit)
 	for i := range 5 {
