@@ -63,6 +63,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Progress gets a line for people for each wait of the start. Nil discards.
 	Progress func(string)
+	// Advance is told often how far a step of opening the store has come. It must not wait. Nil is
+	// ignored.
+	Advance func(store.Advance)
 	// Ready is called once the endpoint serves. Nil is ignored.
 	Ready func(Info)
 	// Stopping is called once it serves no more, with the reason; nil after a stop that ctx

@@ -81,7 +81,7 @@ func asked(ctx context.Context, err error) bool {
 func openStore(o Options) (*store.Store, error) {
 	so := o.Store
 	so.Clock, so.Rand, so.Logger, so.Progress, so.PageCheck = o.Clock, o.Rand, o.Logger, o.Progress, o.PageCheck
-	so.Working = o.Working
+	so.Working, so.Advance = o.Working, o.Advance
 	so.FreeBytes, so.ReserveBytes = o.freeBytes, o.LowDiskBytes
 	st, err := store.Open(o.Dir, so)
 	if err != nil {

@@ -1,15 +1,15 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/charmbracelet/x/ansi"
-	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
+
+	"coordinator/internal/vterm"
 )
 
 // TestMistypedWords: the error names what is near, and the exit code is that of the command line.
@@ -58,20 +58,12 @@ func TestMistypedWords(t *testing.T) {
 // every byte that it wrote there.
 func onPTY(t *testing.T, args ...string) (code int, raw string) {
 	t.Helper()
-	master, slave, err := pty.Open()
+	x, err := vterm.Open(100, 30)
 	require.NoError(t, err)
-	defer master.Close()
-	require.NoError(t, pty.Setsize(slave, &pty.Winsize{Rows: 30, Cols: 100}))
-	var text strings.Builder
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		io.Copy(&text, master) //nolint:errcheck // it ends with the terminal
-	}()
-	code = run(args, strings.NewReader(""), slave, slave)
-	require.NoError(t, slave.Close())
-	<-read
-	return code, strings.ReplaceAll(text.String(), "\r\n", "\n")
+	defer x.Close()
+	code = run(args, strings.NewReader(""), x.Slave, x.Slave)
+	x.Hangup()
+	return code, x.Raw()
 }
 
 // TestColours are there on a terminal when they are wanted, and never change what is said.

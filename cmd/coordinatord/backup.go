@@ -48,8 +48,7 @@ func backupCommand(state *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			said := func(line string) { fmt.Fprintln(c.ErrOrStderr(), line) }
-			r, err := takeBackup(c.Context(), dir, args[0], said, newMeter(c.ErrOrStderr()))
+			r, err := takeBackup(c.Context(), dir, args[0], newTeller(c, output, c.ErrOrStderr()))
 			if err != nil {
 				return coded(err)
 			}
@@ -60,9 +59,9 @@ func backupCommand(state *string) *cobra.Command {
 	return c
 }
 
-// takeBackup makes the backup. Lines for people go to said, and how far it has come to told.
-func takeBackup(ctx context.Context, dir, dest string, said func(string), told *meter) (*backupReport, error) {
-	defer told.end()
+// takeBackup makes the backup.
+func takeBackup(ctx context.Context, dir, dest string, tell *teller) (*backupReport, error) {
+	defer tell.bar.End()
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -71,11 +70,11 @@ func takeBackup(ctx context.Context, dir, dest string, said func(string), told *
 	if err != nil {
 		return nil, err
 	}
-	target, err := backup.NewTarget(dest, dir, said)
+	target, err := backup.NewTarget(dest, dir, tell.line)
 	if err != nil {
 		return nil, err
 	}
-	taken, online, done, err := takeFiles(ctx, dir, told)
+	taken, online, done, err := takeFiles(ctx, dir, tell)
 	if err != nil {
 		return nil, target.Abandon(err)
 	}
@@ -83,7 +82,7 @@ func takeBackup(ctx context.Context, dir, dest string, said func(string), told *
 	if taken.Cut.CoordinatorID != cfg.CoordinatorID.String() {
 		return nil, target.Abandon(fmt.Errorf("the store is of coordinator %s, coordinator.toml of %s", taken.Cut.CoordinatorID, cfg.CoordinatorID))
 	}
-	if err := target.Fill(ctx, taken.Files(), dir, told.of("writing")); err != nil {
+	if err := target.Fill(ctx, taken.Files(), dir, tell.bar.Of("writing")); err != nil {
 		return nil, err
 	}
 	m, err := target.Finish(describe(taken.Cut, dir))
@@ -98,8 +97,8 @@ func takeBackup(ctx context.Context, dir, dest string, said func(string), told *
 
 // takeFiles gets the files from the coordinator that runs on dir, or from the store itself
 // when none does. The caller calls done when it has read them.
-func takeFiles(ctx context.Context, dir string, told *meter) (taken *backup.Taken, online bool, done func(), err error) {
-	taken, err = backup.Take(ctx, filepath.Join(dir, backup.SocketFile), told.of("the coordinator copies state.db"))
+func takeFiles(ctx context.Context, dir string, tell *teller) (taken *backup.Taken, online bool, done func(), err error) {
+	taken, err = backup.Take(ctx, filepath.Join(dir, backup.SocketFile), tell.bar.Of("the coordinator copies state.db"))
 	if err == nil {
 		return taken, true, taken.Close, nil
 	}
@@ -115,7 +114,7 @@ func takeFiles(ctx context.Context, dir string, told *meter) (taken *backup.Take
 		return nil, false, nil, err
 	}
 	release := func() { lock.Release() } //nolint:errcheck // the process is ending
-	cut, err := inspect(ctx, dir, io.Discard)
+	cut, err := inspect(ctx, dir, tell.quietly())
 	if err == nil {
 		taken, err = backup.Offline(dir)
 	}
@@ -155,47 +154,6 @@ func (r *backupReport) print(w io.Writer, output string) error {
 		"  %d files, %d bytes; it holds the authority key: keep it as you keep the state directory\n",
 		how, r.CoordinatorID, r.Backup, r.EventCut, r.Commit, r.Epoch, r.Activation, r.Time.Format(time.RFC3339), len(r.Files), r.Bytes)
 	return err
-}
-
-// A meter shows how far something has come, to people only: on a terminal it keeps one line
-// of text up to date, and elsewhere it writes nothing.
-type meter struct {
-	w     io.Writer
-	shown time.Time
-	wrote bool
-}
-
-// meterEvery is how often the line is written anew.
-const meterEvery = 200 * time.Millisecond
-
-func newMeter(w io.Writer) *meter {
-	f, ok := w.(*os.File)
-	if !ok {
-		return &meter{}
-	}
-	if st, err := f.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
-		return &meter{}
-	}
-	return &meter{w: w}
-}
-
-// of gives what is called with the bytes that are done.
-func (m *meter) of(what string) func(done, of int64) {
-	return func(done, of int64) {
-		if m.w == nil || done < of && time.Since(m.shown) < meterEvery {
-			return
-		}
-		m.shown, m.wrote = time.Now(), true
-		fmt.Fprintf(m.w, "\r\x1b[K%s: %d of %d MiB", what, done>>20, of>>20)
-	}
-}
-
-// end takes the line away.
-func (m *meter) end() {
-	if m.wrote {
-		fmt.Fprint(m.w, "\r\x1b[K")
-		m.wrote = false
-	}
 }
 
 // keyID is the id of a public key in its text form; empty when it is none.

@@ -44,7 +44,7 @@ func compactCommand(state *string) *cobra.Command {
 			if output == "json" {
 				told = c.ErrOrStderr()
 			}
-			report, err := compact(c.Context(), dir, told)
+			report, err := compact(c.Context(), dir, newTeller(c, output, told))
 			var refused *store.IOError
 			if errors.As(err, &refused) {
 				return err // nothing was lost, which is what the code of a failed write says
@@ -60,17 +60,19 @@ func compactCommand(state *string) *cobra.Command {
 }
 
 // compact takes the store lock and compacts. Pages are checked in child processes,
-// whose death by a damaged page is then still a report. Lines of progress go to out.
-func compact(ctx context.Context, dir string, out io.Writer) (*compactReport, error) {
+// whose death by a damaged page is then still a report.
+func compact(ctx context.Context, dir string, tell *teller) (*compactReport, error) {
 	dir, lock, err := lockOffline(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release() //nolint:errcheck // the process is ending
+	defer tell.bar.End()
 	done, err := store.Compact(dir, store.Options{
 		FreeBytes: func() uint64 { return durable.FreeBytes(dir) },
-		PageCheck: func(path string) error { return pageCheck(ctx, path, out) },
-		Progress:  func(line string) { fmt.Fprintln(out, line) },
+		PageCheck: func(path string) error { return pageCheck(ctx, path, tell) },
+		Progress:  tell.line,
+		Advance:   tell.advance,
 	})
 	if errors.Is(err, context.Canceled) { // in the middle of a page check, and no damage
 		return nil, daemon.Exit(daemon.ExitFailure, fmt.Errorf("state.db is as it was: %w", context.Cause(ctx)))

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/cmd/internal/progress"
 	"coordinator/frames"
 )
 
@@ -153,7 +154,7 @@ func TestCompactToldToStop(t *testing.T) {
 	r := newRig(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("told to stop"))
-	_, err := compact(ctx, r.dir, io.Discard)
+	_, err := compact(ctx, r.dir, &teller{out: io.Discard, bar: progress.New(io.Discard, progress.Options{})})
 	require.EqualError(t, err, "state.db is as it was: told to stop")
 	require.Equal(t, daemon.ExitFailure, daemon.Code(err))
 	require.NoFileExists(t, filepath.Join(r.dir, "state.db.compact"))

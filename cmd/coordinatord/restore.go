@@ -73,11 +73,10 @@ func restoreCommand(state *string) *cobra.Command {
 				return err
 			}
 			r := &restorer{
-				ctx: c.Context(), said: func(line string) { fmt.Fprintln(c.ErrOrStderr(), line) },
-				told: newMeter(c.ErrOrStderr()), witnessKey: witnessKey,
+				ctx: c.Context(), tell: newTeller(c, output, c.ErrOrStderr()), witnessKey: witnessKey,
 			}
 			report, err := r.restore(args[0], dir)
-			r.told.end()
+			r.tell.bar.End()
 			if err != nil {
 				return coded(err)
 			}
@@ -92,8 +91,7 @@ func restoreCommand(state *string) *cobra.Command {
 // A restorer is one restore under way.
 type restorer struct {
 	ctx        context.Context
-	said       func(string) // lines for people
-	told       *meter
+	tell       *teller
 	witnessKey string
 }
 
@@ -108,8 +106,8 @@ func (r *restorer) restore(from, dir string) (*restoreReport, error) {
 	if from, err = filepath.EvalSymlinks(from); err != nil { // one backup, whatever a link says meanwhile
 		return nil, err
 	}
-	m, err := backup.Check(r.ctx, from, r.told.of("checking the backup"))
-	r.told.end()
+	m, err := backup.Check(r.ctx, from, r.tell.bar.Of("checking the backup"))
+	r.tell.bar.End()
 	if err != nil {
 		return nil, err
 	}
@@ -144,17 +142,16 @@ func configOf(m *backup.Manifest, from, dir string) (*config, error) {
 
 // make makes the directory and completes the report.
 func (r *restorer) make(m *backup.Manifest, cfg *config, report *restoreReport) error {
-	to, err := backup.NewRestored(cfg.StateDir, report.Backup, m, r.said)
+	to, err := backup.NewRestored(cfg.StateDir, report.Backup, m, r.tell.line)
 	if err != nil {
 		return err
 	}
-	err = to.Fill(r.ctx, r.told.of("restoring"))
-	r.told.end()
+	err = to.Fill(r.ctx, r.tell.bar.Of("restoring"))
 	if err != nil {
 		return err
 	}
 	// As the coordinator will read it, with the rows that are in it.
-	if err := agrees(r.ctx, m, cfg.StateDir, io.Discard); err != nil {
+	if err := agrees(r.ctx, m, cfg.StateDir, r.tell.quietly()); err != nil {
 		return to.Abandon(err)
 	}
 	incarnation, err := frames.NewID[frames.IncarnationID](rand.Reader)
@@ -275,7 +272,7 @@ func (r *restorer) leaseOver(m *backup.Manifest, cfg *config) (string, error) {
 		if r.witnessKey != "" {
 			return "", daemon.Exit(daemon.ExitWitness, fmt.Errorf("the witness cannot be asked with %s: %w", path, err))
 		}
-		r.said(fmt.Sprintf("the witness cannot be asked with %s: %v", path, err))
+		r.tell.line(fmt.Sprintf("the witness cannot be asked with %s: %v", path, err))
 	}
 	if err := waitedOut(m, time.Now()); err != nil {
 		return "", err
@@ -332,7 +329,7 @@ func (r *restorer) askingKey(m *backup.Manifest) (*handshake.Key, string, error)
 	case err == nil, r.witnessKey == "" && errors.Is(err, fs.ErrNotExist):
 		return nil, "", nil
 	case r.witnessKey == "":
-		r.said(fmt.Sprintf("the witness is not asked with the old link key: %v", err))
+		r.tell.line(fmt.Sprintf("the witness is not asked with the old link key: %v", err))
 		return nil, "", nil
 	}
 	return nil, "", daemon.Exit(daemon.ExitConfig, err)

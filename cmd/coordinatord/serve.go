@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/daemon"
+	"coordinator/cmd/internal/progress"
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/clock"
@@ -29,17 +30,19 @@ func serveCommand(state *string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return coded(serve(c.Context(), dir, &logs, c.OutOrStdout(), c.ErrOrStderr()))
+			bar := progress.New(c.ErrOrStderr(), progress.Options{})
+			defer bar.End()
+			return coded(serve(c.Context(), dir, &logs, &teller{out: bar.Over(c.OutOrStdout()), bar: bar}, bar.Over(c.ErrOrStderr())))
 		},
 	}
 	logs.Register(c.Flags())
 	return c
 }
 
-// serve loads the configuration and runs the server on it. Lines on stdout are
+// serve loads the configuration and runs the server on it. Lines that it tells are
 // for whoever started it: what the start waits for, and one that begins with
 // "ready" once the endpoint serves.
-func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stderr io.Writer) (err error) {
+func serve(ctx context.Context, dir string, logs *daemon.LogFlags, tell *teller, stderr io.Writer) (err error) {
 	log, err := logs.Logger(stderr)
 	if err != nil {
 		return err
@@ -80,26 +83,29 @@ func serve(ctx context.Context, dir string, logs *daemon.LogFlags, stdout, stder
 		Monitor: watch, Descriptors: monitor.Descriptors(), Round: procs.Commit,
 		Progress: func(line string) {
 			manager.Status(line)
-			fmt.Fprintln(stdout, line)
+			tell.line(line)
 		},
+		Advance:  tell.advance,
 		Working:  manager.Working,
 		Stopping: manager.Stopping,
 		PageCheck: func(path string) error {
-			return whileChildrenWork(manager.Working, func() error { return pageCheck(ctx, path, stdout) })
+			return whileChildrenWork(manager.Working, func() error { return pageCheck(ctx, path, tell) })
 		},
 		Witness: func() (witness.Authority, error) {
+			tell.bar.End() // the store is open
 			if client, err = dialWitness(cfg); err != nil {
 				return nil, err
 			}
 			return client, nil
 		},
 		Ready: func(i server.Info) {
+			tell.bar.End()
 			manager.Ready(fmt.Sprintf("serving, epoch %d activation %d", i.Certificate.Epoch, i.Certificate.Activation), daemon.ProgressFunc(i.Turn))
 			where := i.Socket
 			if i.QUIC != "" {
 				where += " quic " + i.QUIC
 			}
-			fmt.Fprintf(stdout, "ready %s epoch %d activation %d authority %s\n",
+			fmt.Fprintf(tell.out, "ready %s epoch %d activation %d authority %s\n",
 				where, i.Certificate.Epoch, i.Certificate.Activation, handshake.FormatFingerprint(i.Fingerprint))
 		},
 	})

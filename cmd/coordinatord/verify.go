@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -41,7 +40,7 @@ func (r *verifyReport) print(w io.Writer, output, what string) error {
 
 func verifyCommand(state *string) *cobra.Command {
 	var page, from, output string
-	var inner bool
+	var inner, advance bool
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "check a stopped coordinator's store, or a backup",
@@ -50,8 +49,12 @@ func verifyCommand(state *string) *cobra.Command {
 			"checks a backup instead: every file's digest, that none is missing or added, and\n" +
 			"then the store in it, which must end where the manifest says.",
 		RunE: func(c *cobra.Command, _ []string) error {
+			var o store.Options
+			if advance {
+				o.Advance = advances(c.OutOrStdout())
+			}
 			if page != "" {
-				return coded(store.CheckFile(page))
+				return coded(store.CheckFileWith(page, o))
 			}
 			if err := daemon.CheckOutput(output); err != nil {
 				return err
@@ -64,7 +67,7 @@ func verifyCommand(state *string) *cobra.Command {
 				if *state != "" {
 					return daemon.Usage("--state and --backup exclude each other")
 				}
-				m, err := verifyBackup(c.Context(), from, told, newMeter(c.ErrOrStderr()))
+				m, err := verifyBackup(c.Context(), from, newTeller(c, output, told))
 				if err != nil {
 					return coded(err)
 				}
@@ -75,9 +78,9 @@ func verifyCommand(state *string) *cobra.Command {
 				return err
 			}
 			if inner {
-				return coded(inspectHere(dir, c.OutOrStdout()))
+				return coded(inspectHere(dir, o, c.OutOrStdout()))
 			}
-			cut, err := verify(c.Context(), dir, told)
+			cut, err := verify(c.Context(), dir, newTeller(c, output, told))
 			if err != nil {
 				return coded(err)
 			}
@@ -87,7 +90,8 @@ func verifyCommand(state *string) *cobra.Command {
 	c.Flags().StringVar(&from, "backup", "", "check this backup instead of a state directory")
 	c.Flags().StringVar(&page, "page-check", "", "check only the pages of this state.db file")
 	c.Flags().BoolVar(&inner, "in-this-process", false, "check without a child process and without the store lock")
-	for _, name := range []string{"page-check", "in-this-process"} {
+	c.Flags().BoolVar(&advance, advanceFlag, false, "say for the process that started this one how far it has come")
+	for _, name := range []string{"page-check", "in-this-process", advanceFlag} {
 		c.Flags().MarkHidden(name) //nolint:errcheck // the flag exists
 	}
 	daemon.AddOutput(c, &output)
@@ -96,30 +100,31 @@ func verifyCommand(state *string) *cobra.Command {
 
 // verify takes the store lock and checks in a child process, whose death by a
 // damaged page is then still a report.
-func verify(ctx context.Context, dir string, out io.Writer) (*backup.Cut, error) {
+func verify(ctx context.Context, dir string, tell *teller) (*backup.Cut, error) {
 	dir, lock, err := lockOffline(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Release() //nolint:errcheck // the process is ending
-	return inspect(ctx, dir, out)
+	defer tell.bar.End()
+	return inspect(ctx, dir, tell)
 }
 
 // verifyBackup checks a backup from its first file to the rows in its store.
-func verifyBackup(ctx context.Context, dir string, out io.Writer, told *meter) (*backup.Manifest, error) {
+func verifyBackup(ctx context.Context, dir string, tell *teller) (*backup.Manifest, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	m, err := backup.Check(ctx, dir, told.of("reading"))
-	told.end()
+	defer tell.bar.End()
+	m, err := backup.Check(ctx, dir, tell.bar.Of("reading"))
 	if err != nil {
 		return nil, err
 	}
 	if problem := readable(dir); problem != "" {
-		fmt.Fprintln(out, "warning: "+problem)
+		tell.line("warning: " + problem)
 	}
-	return m, agrees(ctx, m, dir, out)
+	return m, agrees(ctx, m, dir, tell)
 }
 
 // readable says when others may read the authority key in a backup: a copy of it has the
@@ -136,12 +141,12 @@ func readable(dir string) string {
 
 // agrees checks the store in dir, a backup or what was made from one, against its manifest.
 // One of an older schema has its digests; its rows are judged by the start that migrates it.
-func agrees(ctx context.Context, m *backup.Manifest, dir string, out io.Writer) error {
+func agrees(ctx context.Context, m *backup.Manifest, dir string, tell *teller) error {
 	if m.Schema < store.Schema() {
-		fmt.Fprintf(out, "the store has schema %d and is read by the start that migrates it to %d\n", m.Schema, store.Schema())
+		tell.line(fmt.Sprintf("the store has schema %d and is read by the start that migrates it to %d", m.Schema, store.Schema()))
 		return nil
 	}
-	have, err := inspect(ctx, dir, out)
+	have, err := inspect(ctx, dir, tell)
 	if err != nil {
 		return err
 	}
@@ -151,12 +156,10 @@ func agrees(ctx context.Context, m *backup.Manifest, dir string, out io.Writer) 
 	return nil
 }
 
-// cutLine begins the line in which a child says how far the store has come.
-const cutLine = "cut: "
-
 // inspectHere is the child's part of inspect.
-func inspectHere(dir string, out io.Writer) error {
-	st, err := store.Inspect(dir, store.Options{Progress: func(line string) { fmt.Fprintln(out, line) }})
+func inspectHere(dir string, o store.Options, out io.Writer) error {
+	o.Progress = func(line string) { fmt.Fprintln(out, line) }
+	st, err := store.Inspect(dir, o)
 	if err != nil {
 		return err
 	}
@@ -167,10 +170,10 @@ func inspectHere(dir string, out io.Writer) error {
 	return err
 }
 
-// inspect checks the whole store in dir in a child process and gives its end. The child's
-// other lines go to out.
-func inspect(ctx context.Context, dir string, out io.Writer) (*backup.Cut, error) {
-	said := &cutReader{out: out}
+// inspect checks the whole store in dir in a child process and gives its end.
+func inspect(ctx context.Context, dir string, tell *teller) (*backup.Cut, error) {
+	said := &childReader{tell: tell}
+	tell.bar.Begin("checking the store", "")
 	if err := child(ctx, dir, said, "verify", "--in-this-process", "--state", dir); err != nil {
 		return nil, err
 	}
@@ -178,34 +181,6 @@ func inspect(ctx context.Context, dir string, out io.Writer) (*backup.Cut, error
 		return nil, errors.New("check: the child said nothing")
 	}
 	return said.cut, nil
-}
-
-// A cutReader passes lines on and keeps the one that is for this program.
-type cutReader struct {
-	out  io.Writer
-	line []byte
-	cut  *backup.Cut
-}
-
-// Write is that of an io.Writer.
-func (r *cutReader) Write(p []byte) (int, error) {
-	r.line = append(r.line, p...)
-	for {
-		end := bytes.IndexByte(r.line, '\n')
-		if end < 0 {
-			return len(p), nil
-		}
-		line := r.line[:end+1]
-		if text, ok := bytes.CutPrefix(line, []byte(cutLine)); ok {
-			r.cut = new(backup.Cut)
-			if err := json.Unmarshal(text, r.cut); err != nil {
-				return 0, err
-			}
-		} else if _, err := r.out.Write(line); err != nil {
-			return 0, err
-		}
-		r.line = r.line[end+1:]
-	}
 }
 
 // lockOffline takes the lock of the store in dir, which no coordinator may run on, and
@@ -242,16 +217,19 @@ const maxReport = 8 << 10
 // pageCheck runs the check of a state.db file in a child process, because a
 // damaged page can end the process that reads it. A child that dies is the
 // report.
-func pageCheck(ctx context.Context, path string, out io.Writer) error {
-	return child(ctx, path, out, "verify", "--page-check", path)
+func pageCheck(ctx context.Context, path string, tell *teller) error {
+	return child(ctx, path, &childReader{tell: tell}, "verify", "--page-check", path)
 }
 
 // child runs this program with args. What it finds in file comes back with its
 // exit code; a death is damage.
-func child(ctx context.Context, file string, out io.Writer, args ...string) error {
+func child(ctx context.Context, file string, out *childReader, args ...string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
+	}
+	if out.tell.bar.On() {
+		args = append(args, "--"+advanceFlag)
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
 	said := &limited{left: maxReport}

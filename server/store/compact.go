@@ -25,8 +25,10 @@ const (
 	compactName = stateName + ".compact"
 	// compactTxBytes bounds the memory of one transaction of the copy.
 	compactTxBytes = 16 << 20
-	// compactTell is the time between two lines of progress.
+	// compactTell is the time between two lines of progress, and compactLook that between two looks at
+	// how large the copy is.
 	compactTell = 2 * time.Second
+	compactLook = 200 * time.Millisecond
 )
 
 // A Compaction is what Compact did.
@@ -45,7 +47,7 @@ type Compaction struct {
 // before it takes its name; until then the old file is untouched. A crash at any point
 // leaves one whole state.db, and at most a copy that the next Open or Compact removes.
 //
-// Of o it uses FreeBytes, PageCheck (nil checks in this process), Progress and Clock. A
+// Of o it uses FreeBytes, PageCheck (nil checks in this process), Progress, Advance and Clock. A
 // damaged or newer state.db is refused as by Open, and so is a disk without room for the
 // copy.
 func Compact(dir string, o Options) (Compaction, error) {
@@ -89,7 +91,7 @@ func checked(path string, o Options) error {
 	if o.PageCheck != nil {
 		return pageCheck(path, o.PageCheck)
 	}
-	return CheckFile(path)
+	return CheckFileWith(path, o)
 }
 
 // compact makes tmp, a whole and durable copy of h.
@@ -107,7 +109,11 @@ func (h *history) compact(tmp string, o Options) (c Compaction, err error) {
 	if err := createLike(tmp, info); err != nil {
 		return c, err
 	}
-	told := tellSize(tmp, o)
+	total, free, err := h.sizes()
+	if err != nil {
+		return c, err
+	}
+	told := tellSize(tmp, total-free, o)
 	err = h.copyTo(tmp)
 	told()
 	if err != nil {
@@ -122,7 +128,7 @@ func (h *history) compact(tmp string, o Options) (c Compaction, err error) {
 	if err != nil {
 		return c, err
 	}
-	c.Values, c.SHA256, err = h.sameAs(copied)
+	c.Values, c.SHA256, err = h.sameAs(copied, o.Advance)
 	if err = errors.Join(err, copied.close()); err != nil {
 		return c, err
 	}
@@ -198,20 +204,27 @@ func (h *history) copyTo(tmp string) error {
 }
 
 // tellSize reports how large the file has become, now and then and once more when the
-// function that it returns is called.
-func tellSize(path string, o Options) (stop func()) {
+// function that it returns is called. want is about how large it will be.
+func tellSize(path string, want int64, o Options) (stop func()) {
 	quit := make(chan struct{})
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		timer := o.Clock.NewTimer(compactTell)
+		timer := o.Clock.NewTimer(compactLook)
 		defer timer.Stop()
-		for end := false; !end; timer.Reset(compactTell) {
+		told := o.Clock.Now().Boot
+		for end := false; !end; timer.Reset(compactLook) {
 			select {
 			case <-quit:
 				end = true
 			case <-timer.C():
 			}
-			if info, err := os.Stat(path); err == nil {
+			info, err := os.Stat(path)
+			if err != nil {
+				continue
+			}
+			o.Advance(Advance{Step: stepCopy, Done: info.Size(), Total: want})
+			if now := o.Clock.Now().Boot; end || now-told >= compactTell {
+				told = now
 				o.Progress(fmt.Sprintf("copying: %d bytes written", info.Size()))
 			}
 		}
@@ -221,7 +234,7 @@ func tellSize(path string, o Options) (stop func()) {
 
 // sameAs walks h and o side by side: every bucket, key and value must be the same. It
 // returns how many values there are, and their digest.
-func (h *history) sameAs(o *history) (values uint64, sum [sha256.Size]byte, err error) {
+func (h *history) sameAs(o *history, advance func(Advance)) (values uint64, sum [sha256.Size]byte, err error) {
 	digest := sha256.New()
 	err = h.view(func(have *bolt.Tx) error {
 		return o.view(func(want *bolt.Tx) error {
@@ -241,6 +254,7 @@ func (h *history) sameAs(o *history) (values uint64, sum [sha256.Size]byte, err 
 					addPart(digest, k)
 					addPart(digest, v)
 					values++
+					advance(Advance{Step: stepCompare, Unit: unitValues, Done: int64(values)})
 					return nil
 				})
 			})

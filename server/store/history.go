@@ -49,6 +49,8 @@ type history struct {
 	path string
 	// newest is the schema that is read and written.
 	newest uint32
+	// advance is told how far a check has come.
+	advance func(Advance)
 }
 
 // guard runs a bbolt call. Reading a damaged page can panic or fault; both become a
@@ -78,7 +80,7 @@ func openHistory(path string, readOnly, noSync bool) (*history, error) {
 	case info.Size() == 0:
 		return nil, corrupt(path, 0, "the file is empty")
 	}
-	h := &history{path: path, newest: newest(upgrades)}
+	h := &history{path: path, newest: newest(upgrades), advance: func(Advance) {}}
 	var file *os.File
 	err = guard(path, func() error {
 		db, err := bolt.Open(path, 0o600, boltOptions(readOnly, noSync, &file))

@@ -74,7 +74,13 @@ func scanLog(o Options, dir string, full bool) ([]*segment, logTail, error) {
 			return nil, tail, err
 		}
 	}
+	read, total := int64(0), int64(0)
+	for _, s := range segs {
+		total += s.size
+	}
 	for i, s := range segs {
+		o.Advance(Advance{Step: stepLog, Done: read, Total: total})
+		read += s.size
 		tell := func() { progress(fmt.Sprintf("reading log segment %d of %d", i+1, len(segs))) }
 		if i+1 < len(segs) {
 			err = s.scanSealed(fsys, segs[i+1].first, full, tell)

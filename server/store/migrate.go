@@ -100,6 +100,7 @@ func (m *migration) build() error {
 		return err
 	}
 	m.o.Progress(fmt.Sprintf("migrating %s from schema %d to %d: state.db", m.dir, m.have, newest(m.o.upgrades)))
+	m.o.Advance(Advance{Step: stepNewState})
 	a, err := m.state()
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (m *migration) build() error {
 		return err
 	}
 	m.o.Progress("checking the migrated store")
-	if err := Verify(m.to(), Options{upgrades: m.o.upgrades, Progress: m.o.Progress}); err != nil {
+	if err := Verify(m.to(), Options{upgrades: m.o.upgrades, Progress: m.o.Progress, Advance: m.o.Advance}); err != nil {
 		return fmt.Errorf("the migrated store does not pass: %w", err)
 	}
 	return syncDirs(logPath(m.to()), m.to())

@@ -34,8 +34,14 @@ func (m *migration) copyLog(to *log, a *applied) error {
 	}
 	var before *segment
 	found := a.state.Commit == 0
+	done, total := int64(0), int64(0)
+	for _, file := range files {
+		total += file.size
+	}
 	for i, file := range files {
 		m.o.Progress(fmt.Sprintf("migrating log segment %d of %d", i+1, len(files)))
+		m.o.Advance(Advance{Step: stepNewLog, Done: done, Total: total})
+		done += file.size
 		s, err := openHeader(m.o.FS, filepath.Join(logPath(m.dir), segmentName(file.commit)), file, m.have)
 		if err != nil {
 			return err

@@ -233,20 +233,22 @@ func (s *Store) loadFiles(segs []*segment) (*applied, error) {
 	if err := agree(s.hist.path, a, target, segs); err != nil {
 		return nil, err
 	}
-	s.opts.Progress("loading state.db")
+	s.opts.Progress(stepLoad)
 	s.state, s.mem.counts = a.state, a.counts
 	if err := s.loadRows(); err != nil {
 		return nil, err
 	}
-	s.opts.Progress("replaying the log")
+	s.opts.Progress(stepReplay)
 	s.log.segs = segs
 	return a, s.replay(a)
 }
 
 // loadRows brings the live tree into memory and what the last checkpoint could not place.
 func (s *Store) loadRows() error {
+	count := rowCounter(s.opts.Advance, stepLoad, 0) // how many are live nobody has counted
 	err := s.hist.loadRows(bucketLive, func(c *change) error {
 		s.opts.Working()
+		count()
 		s.mem.setLive(c.row)
 		return nil
 	})
@@ -255,6 +257,7 @@ func (s *Store) loadRows() error {
 	}
 	return s.hist.loadRows(bucketCarry, func(c *change) error {
 		s.opts.Working()
+		count()
 		s.mem.active.put(c)
 		s.carried[c.key] = c.commit
 		return nil
@@ -286,8 +289,10 @@ func (s *Store) replay(a *applied) error {
 	if a.state.Commit > 0 && chain != a.chain {
 		return corrupt(s.hist.path, -1, "commit %d in the log is not the one that was applied here: the files are of different copies", a.state.Commit)
 	}
+	last := s.log.segs[len(s.log.segs)-1].next - 1
 	return s.log.each(s.log.segs, mark{commit: a.state.Commit + 1}, func(seg *segment, off int64, h recordHead, body []byte) (bool, error) {
 		s.opts.Working()
+		s.opts.Advance(Advance{Step: stepReplay, Unit: unitCommits, Done: int64(h.commit - a.state.Commit), Total: int64(last - a.state.Commit)})
 		items, err := decodeRecord(seg, off, h, body)
 		if err != nil {
 			return false, err

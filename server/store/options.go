@@ -43,6 +43,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Progress gets lines while Open works. Nil discards.
 	Progress func(string)
+	// Advance is told often how far a step has come while a store is opened, checked, compacted or
+	// migrated. It must not wait. Nil is ignored.
+	Advance func(Advance)
 	// Working is called often while Open reads and applies: proof that it goes on. It must
 	// not wait. Nil is ignored.
 	Working func()
@@ -114,6 +117,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
+	}
+	if o.Advance == nil {
+		o.Advance = func(Advance) {}
 	}
 	if o.Working == nil {
 		o.Working = func() {}

@@ -62,7 +62,12 @@ func (h *history) checkElements() error {
 		return ioError("open", h.path, err)
 	}
 	defer f.Close()
+	file, _, err := h.sizes()
+	if err != nil {
+		return err
+	}
 	return h.eachPage(func(id, pages, size int, kind string) error {
+		h.advance(Advance{Step: stepElements, Done: int64(id) * int64(size), Total: file})
 		if kind != "leaf" && kind != "branch" {
 			return nil
 		}

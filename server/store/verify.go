@@ -9,6 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"coordinator/frames"
+	"coordinator/internal/failpoint"
 )
 
 // CheckFile checks every page and every value of the state.db at path without changing
@@ -16,15 +17,16 @@ import (
 // whose death is the report.
 //
 // Of a file of an older schema only the checksums of the values are checked.
-func CheckFile(path string) error { return checkSchemaFile(path, newest(upgrades)) }
+func CheckFile(path string) error { return CheckFileWith(path, Options{}) }
 
-// checkSchemaFile is CheckFile for a program whose newest schema is this.
-func checkSchemaFile(path string, newest uint32) error {
+// CheckFileWith is CheckFile that tells how far it has come. Of o it uses Advance.
+func CheckFileWith(path string, o Options) error {
+	o = o.withDefaults()
 	h, err := openHistory(path, true, false)
 	if err != nil {
 		return err
 	}
-	h.newest = newest
+	h.newest, h.advance = newest(o.upgrades), o.Advance
 	err = h.checkExtents()
 	if err == nil {
 		err = h.checkPages()
@@ -39,6 +41,7 @@ func checkSchemaFile(path string, newest uint32) error {
 }
 
 func (h *history) checkPages() error {
+	h.advance(Advance{Step: stepPages}) // bbolt does not say how far it is
 	return h.view(func(tx *bolt.Tx) error {
 		var first error
 		n := 0
@@ -60,11 +63,13 @@ func (h *history) checkValues() error {
 	} else if have < h.newest {
 		return h.checkSeals()
 	}
-	if _, _, err := h.loadMeta(); err != nil {
+	a, _, err := h.loadMeta()
+	if err != nil {
 		return err
 	}
+	count := rowCounter(h.advance, stepValues, allRows(a.counts.kinds))
 	for _, name := range rowBuckets {
-		if err := h.loadRows(name, func(*change) error { return nil }); err != nil {
+		if err := h.loadRows(name, func(*change) error { count(); return nil }); err != nil {
 			return err
 		}
 	}
@@ -87,7 +92,7 @@ func (h *history) checkSeals() error {
 
 // Verify checks the store in dir as Open would, page check included, reads every record
 // and every value, and changes nothing. No coordinator may have the store open. Of o it
-// uses FS and Progress. See CheckFile for what a damaged page can do.
+// uses FS, Progress and Advance. See CheckFile for what a damaged page can do.
 func Verify(dir string, o Options) error {
 	_, err := Inspect(dir, o)
 	return err
@@ -118,8 +123,9 @@ func Inspect(dir string, o Options) (State, error) {
 	if tmp := filepath.Join(dir, compactName); exists(tmp) {
 		o.Progress(tmp + " is what an interrupted compact left, and the next start will remove it")
 	}
+	failpoint.Hit("inspect-log")
 	o.Progress("checking the pages of state.db")
-	if err := checkSchemaFile(statePath(dir), newest(o.upgrades)); err != nil {
+	if err := CheckFileWith(statePath(dir), o); err != nil {
 		return State{}, err
 	}
 	h, err := openHistory(statePath(dir), true, false)
@@ -140,6 +146,7 @@ func (s *Store) recount() error {
 	s.publish()
 	c := s.Cut()
 	defer c.Close()
+	count := rowCounter(s.opts.Advance, stepCount, allRows(s.mem.counts.kinds))
 	have, ops := make(map[frames.ObjectKind]uint64), make(map[frames.KeyID]uint64)
 	all := func(frames.ObjectKind, frames.KeyID) bool { return true }
 	for after, done := (Key{}), false; !done; {
@@ -149,6 +156,7 @@ func (s *Store) recount() error {
 			return err
 		}
 		for _, r := range rows {
+			count()
 			after = r.Key()
 			have[r.Record.Kind]++
 			if r.Record.Kind == frames.KindOperation {

@@ -135,3 +135,33 @@ func TestVerifyFindsEveryDamage(t *testing.T) {
 	require.Greater(t, found, noted)
 	require.NoError(t, store.Verify(b.dir, b.opts))
 }
+
+// TestAdvance: every step of a check tells how far it is, never more than there is, and never less than
+// before.
+func TestAdvance(t *testing.T) {
+	b := wholeStore(t)
+	var steps []string
+	var last store.Advance
+	o := b.opts
+	o.Advance = func(a store.Advance) {
+		if a.Step != last.Step {
+			steps = append(steps, a.Step)
+		} else {
+			require.GreaterOrEqual(t, a.Done, last.Done, a.Step)
+		}
+		if a.Total > 0 && a.Unit == "" {
+			require.LessOrEqual(t, a.Done, a.Total, a.Step)
+		}
+		last = a
+	}
+	_, err := store.Inspect(b.dir, o)
+	require.NoError(t, err)
+	require.Equal(t, []string{"reading the log", "checking the pages of state.db", "checking the elements of state.db", "checking the values of state.db",
+		"loading state.db", "replaying the log", "counting the rows"}, steps)
+	require.Equal(t, last.Total, last.Done, "every row was counted")
+	steps = nil
+	_, err = store.Compact(b.dir, o)
+	require.NoError(t, err)
+	require.Contains(t, steps, "copying state.db")
+	require.Contains(t, steps, "comparing the copy")
+}
