@@ -1,7 +1,9 @@
 package client
 
 import (
+	"crypto/rand"
 	"fmt"
+	"path/filepath"
 
 	"coordinator/frames"
 	"coordinator/handshake"
@@ -18,7 +20,8 @@ type ExampleServer struct {
 	keys []*handshake.Key
 }
 
-// NewExampleServer starts it, with a key for each of so many machines.
+// NewExampleServer starts it, with a key for each of so many machines and one for whoever has the
+// context file.
 func NewExampleServer(machines int) *ExampleServer {
 	t := &exampleT{}
 	e := &ExampleServer{t: t, s: serve(t)}
@@ -26,9 +29,22 @@ func NewExampleServer(machines int) *ExampleServer {
 		e.keys = append(e.keys, key(t))
 		e.s.enrol(e.keys[n], fmt.Sprintf("machine-%d", n), frames.AllScopes&^frames.ScopeAdmin)
 	}
+	pins := e.s.pins
+	pins.KeyFile = filepath.Join(filepath.Dir(pins.Path), "client.ed25519")
+	mine, err := handshake.CreateKey(pins.KeyFile, rand.Reader)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	e.s.enrol(mine, "context", frames.AllScopes&^frames.ScopeAdmin)
 	e.s.restart() // with these keys
+	if err := pins.Save(pins.Path); err != nil {
+		t.Fatalf("%v", err)
+	}
 	return e
 }
+
+// ContextFile is the path of a context.toml, with the key beside it.
+func (e *ExampleServer) ContextFile() string { return e.s.pins.Path }
 
 // Context is what a context.toml would hold.
 func (e *ExampleServer) Context() *Context { return e.s.pins }
