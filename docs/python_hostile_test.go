@@ -151,6 +151,36 @@ func TestPythonResumes(t *testing.T) {
 	require.Empty(t, stdout, "nothing is left to be resumed")
 }
 
+// A command of a history that was lost is indeterminate, and no program sends it again.
+func TestPythonSendsNothingIntoAnotherHistory(t *testing.T) {
+	t.Parallel()
+	needPython(t)
+	f := newForger(t, "")
+	f.activate(7, 7, 1, lies{request: func(func(frames.Frame), frames.Frame) bool { return false }})
+	_, stderr, code := runPython(t, "work.py", "--context", f.path, "--timeout", "0.5", "create", "--title", "once")
+	require.Equal(t, 6, code, stderr)
+	before := len(f.requests())
+	f.activate(8, 8, 2, lies{
+		begin: func(b *frames.SnapshotBegin) {
+			b.Bases = []frames.ActivationBase{{Activation: 3}, {Activation: 8, Base: 19}}
+		},
+		request: func(send func(frames.Frame), fr frames.Frame) bool {
+			if fr, ok := fr.(*frames.GetOperationResult); ok {
+				send(&frames.OperationResultFrame{RequestID: fr.RequestID, Operation: frames.OperationResult{State: frames.OperationUnknown}})
+			}
+			return true
+		},
+	})
+	for range 2 { // it stays so
+		_, stderr, code = runPython(t, "work.py", "--context", f.path, "resume")
+		require.Equal(t, 6, code, stderr)
+		require.Contains(t, stderr, "indeterminate: the history in which this operation may have run was lost")
+	}
+	for _, fr := range f.requests()[before:] {
+		require.Equal(t, frames.TypeGetOperationResult, fr.Type())
+	}
+}
+
 // requireOneCommand holds the requests to their order and every command to the first: one id, one
 // digest.
 func requireOneCommand(t *testing.T, f *forger, want []frames.Type, stdout string) {

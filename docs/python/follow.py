@@ -4,7 +4,8 @@
     python3 follow.py --context ~/.local/state/coordinator/client/context.toml
 
 It survives restarts of the coordinator. What it may have missed it says, and then heals it.
-Ctrl-C ends it.
+Ctrl-C ends it. Exit codes are those of coordctl: 0 ended, 2 usage, 4 the server or the key is not
+to be trusted, 5 unavailable.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import base64
 import dataclasses
 import json
+import os
 import signal
 import sys
 from typing import Any, cast
@@ -22,6 +24,7 @@ from coordinator.connection import NotAccepted, Options
 from coordinator.follower import Change, Follower, Healed, Paused, Synced, Update
 from coordinator.handshake import Untrusted
 from coordinator.records import Objective, ObjectKind, SnapshotRecord
+from coordinator.snapshot import Outgrown
 from coordinator.text import inert
 
 OFFERED = (frames.EVENT_REPLAY | frames.TERMINAL_BINDINGS | frames.ARTIFACT_MANIFESTS | frames.SIGNALS
@@ -116,28 +119,40 @@ def reached(update: Update, wanted: str | None) -> bool:
     return isinstance(payload, Objective) and title(payload) == wanted
 
 
+def run(args: argparse.Namespace) -> None:
+    known = context.load(args.context)
+    remembered = memory.Memory(known.path.parent, known.pins.coordinator_id)
+    scope = frames.WORK_READ | frames.ARTIFACT_READ
+    show = as_json if args.output == "json" else as_text
+    for update in Follower(known, remembered, Options(scope=scope, offered=OFFERED, name="follow.py")).updates():
+        print(show(update), flush=True)
+        if reached(update, args.until):
+            return
+
+
 def main() -> int:
     args = arguments()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the cut is made durable on the way out
-    show = as_json if args.output == "json" else as_text
     try:
-        known = context.load(args.context)
-        remembered = memory.Memory(known.path.parent, known.pins.coordinator_id)
-        scope = frames.WORK_READ | frames.ARTIFACT_READ
-        follower = Follower(known, remembered, Options(scope=scope, offered=OFFERED, name="follow.py"))
-        for update in follower.updates():
-            print(show(update), flush=True)
-            if reached(update, args.until):
-                break
+        run(args)
     except KeyboardInterrupt:
-        pass
+        return 0
+    except BrokenPipeError:  # whoever read this has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (context.BadContext, memory.BadMemory) as e:
-        print(f"follow.py: {e}", file=sys.stderr)
-        return 2
+        return complain(2, e)
     except (Untrusted, NotAccepted, memory.Quarantined) as e:
-        print(f"follow.py: {inert(str(e), 500)}", file=sys.stderr)
-        return 4
+        return complain(4, e)
+    except (Outgrown, OSError) as e:
+        return complain(5, e)
     return 0
+
+
+def complain(code: int, e: Exception) -> int:
+    """Says what went wrong, whoever chose the words."""
+    print(f"follow.py: {inert(str(e), 500)}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

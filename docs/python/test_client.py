@@ -53,7 +53,8 @@ class Remembering(unittest.TestCase):
         self.assertFalse(self.open().accept(certificate(8)))  # nothing has verified under this one
 
     def test_a_conflict_is_quarantined_for_good(self) -> None:
-        for claim in (certificate(7, incarnation=b"x" * 16), certificate(8, activation=7), certificate(8, activation=6)):
+        for claim in (certificate(7, incarnation=b"x" * 16), certificate(8, activation=7), certificate(8, activation=6),
+                      certificate(7, activation=8), certificate(6, activation=8)):
             with self.subTest(claim=claim.authority_epoch, activation=claim.activation_sequence):
                 self.setUp()
                 self.open().accept(certificate(7))
@@ -242,6 +243,23 @@ class Applying(unittest.TestCase):
         got = follower.after(event(
             objective(5), event_kind=EventKind.SOURCE_GAP, payload=gap.image(), object=old.ref), old)
         self.assertEqual(got, dataclasses.replace(old, revision=5))
+
+
+    def test_what_the_view_has_seen_is_skipped(self) -> None:
+        class Seen(follower.Follower):
+            """A view that has seen up to event 5, and one object at its revision 2."""
+
+            def __init__(self) -> None:
+                self.view, self._cut = {(1, b"o" * 16): objective(2)}, 5
+
+            def shows(self, e: ReplayEvent) -> list[follower.Change]:
+                return list(self._applied(e))
+
+        seen = Seen()
+        self.assertEqual(seen.shows(event(objective(2), event_sequence=5)), [])
+        self.assertEqual(seen.shows(event(objective(3), event_sequence=7)), [follower.Change(7, objective(2), objective(3))])
+        with self.assertRaises(ProtocolError):
+            seen.shows(event(objective(3), event_sequence=8))
 
 
 class Printing(unittest.TestCase):

@@ -141,6 +141,25 @@ class Live(unittest.TestCase):
         with self.assertRaises(ConnectionEnded):
             connection.finish(request, frames.OperationResultFrame)
 
+    def test_what_was_read_before_a_sleep_is_not_acted_on(self) -> None:
+        clock = Skewed()
+
+        class Sleeping(Connection):
+            """Its machine sleeps right after a frame was read."""
+
+            sleeps = False
+
+            def _read(self, deadline: float) -> tuple[frames.Frame, int] | None:
+                got = super()._read(deadline)
+                clock.ahead = 60.0 if self.sleeps and got else 0.0
+                return got
+
+        connection = Sleeping(self.context, self.memory, Options(scope=READ_WRITE, clock=clock))
+        take_snapshot(connection, self.memory)
+        connection.sleeps = True
+        with self.assertRaises(ConnectionEnded):
+            connection.finish(connection.begin(frames.GetOperationResult, operation_id=new_id()), frames.OperationResultFrame)
+
     def test_a_lost_answer_is_looked_up(self) -> None:
         losses = 2
 

@@ -184,6 +184,19 @@ class Streams(unittest.TestCase):
         self.assertFalse(subscription.live)
 
 
+    def test_a_gap_during_a_replay_voids_it_and_its_events_stand(self) -> None:
+        script = Script()
+        subscription = subscribed(script)
+        script.arriving.append(gap(0, 20))
+        subscription.next(0)
+        whole = replay()
+        script.replies.extend((*whole[:2], gap(0, 20), *whole[2:]))
+        self.assertEqual(len(subscription.replay(gap(0, 20)).events), 3)
+        self.assertNotIn(frames.ReplayApplied, [kind for kind, _ in script.told])
+        self.assertFalse(subscription.live)
+        self.assertEqual(subscription.next(0), gap(0, 20))
+
+
 def replay() -> list[Any]:
     """BEGIN, two pages and END of a replay in (20, 30]."""
     events = [event(22), event(25), event(30)]

@@ -131,6 +131,30 @@ class Vectors(unittest.TestCase):
 
         self.each("refused", (c for c in cases("frames", "refused") if c["direction"] == "s2c"), check)
 
+    def test_altered_frames(self) -> None:
+        """A frame that was cut, or has one byte changed, is refused as the protocol says or is
+        another frame: its canonical form decodes to the same. Nothing else may come of it."""
+
+        def altered(body: bytes) -> Iterator[bytes]:
+            for at in range(len(body)):
+                yield body[:at]
+                for flip in (0x01, 0xFF):
+                    yield body[:at] + bytes((body[at] ^ flip,)) + body[at + 1 :]
+
+        refused = taken = 0
+        for case in cases("frames", "frames"):
+            kind = frames.TYPES[case["type"]]
+            for body in altered(raw(case["frame"])[5:]):
+                try:
+                    frame = kind.of_body(body)
+                except ProtocolError:
+                    refused += 1
+                    continue
+                taken += 1
+                self.assertEqual(kind.of_body(frame.body()), frame, body.hex())
+        self.assertGreater(refused, 1000)
+        self.assertGreater(taken, 1000)
+
     def test_images(self) -> None:
         def good(value: Value[Any], case: dict[str, Any]) -> None:
             found = value.of_field(raw(case["image"]))

@@ -18,10 +18,12 @@ import sys
 from typing import Any
 
 from coordinator import context, frames, memory
+from coordinator.codec import ProtocolError
 from coordinator.commands import CREATE_OBJECTIVE, CreateObjective, NotSent, OutcomeUnknown, Session, new_id
 from coordinator.connection import ConnectionEnded, NotAccepted, Options, Refused
 from coordinator.handshake import Untrusted
 from coordinator.records import SCHEMA, Code, Rejected, Result
+from coordinator.snapshot import Outgrown
 from coordinator.text import inert
 
 
@@ -55,11 +57,11 @@ def resume(session: Session, remembered: memory.Memory, seconds: float) -> int:
     """Finds out what became of each command whose outcome is not known, and sends again those that
     the coordinator has never seen: the same command under the same id."""
     code = 0
-    for operation, kind, payload, lost in remembered.unresolved():
-        if lost:
-            code = complain(6, f"operation {operation.hex()} is indeterminate: the history in which it may have run was lost")
-            continue
-        code = tell(operation, session.do(operation, kind, payload, seconds, resumed=True)) or code
+    for operation, kind, payload, _ in remembered.unresolved():
+        try:
+            code = tell(operation, session.do(operation, kind, payload, seconds, resumed=True)) or code
+        except memory.LostHistory as e:
+            code = complain(6, f"operation {operation.hex()} is indeterminate: {e}")
     return code
 
 
@@ -105,10 +107,12 @@ def main() -> int:
         return complain(3, f"{e.code.name}: {e}")
     except (Untrusted, NotAccepted, memory.LowerAuthority, memory.Quarantined) as e:
         return complain(4, str(e))
-    except (NotSent, ConnectionEnded, OSError) as e:
+    except (NotSent, ConnectionEnded, ProtocolError, Outgrown, OSError) as e:
         return complain(5, f"not done: {e}")
-    except (OutcomeUnknown, memory.LostHistory) as e:
-        return complain(6, f"{e}; next: work.py … resume")
+    except OutcomeUnknown as e:
+        return complain(6, f"{e}; next: work.py --context {args.context} resume")
+    except memory.LostHistory as e:
+        return complain(6, str(e))
 
 
 if __name__ == "__main__":

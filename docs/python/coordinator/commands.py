@@ -80,9 +80,8 @@ class Session:
 
     def do(self, operation: bytes, kind: int, payload: bytes, seconds: float, resumed: bool = False) -> Result:
         """Runs a command to its final result. resumed says that it was begun before: then it is
-        looked up first. Raises Refused or NotSent when it certainly did not run, and OutcomeUnknown
-        when nobody knows by the end of its time."""
-        self._memory.begin(operation, kind, payload)
+        looked up first. Raises Refused or NotSent when it certainly did not run, OutcomeUnknown when
+        nobody knows by the end of its time, and LostHistory when nobody ever will."""
         attempt = Attempt(operation, kind, payload, self._options.clock.boot() + seconds, doubt=resumed)
         pause = FIRST_PAUSE
         while self._left(attempt.deadline) > 0:
@@ -108,6 +107,7 @@ class Session:
         connection = self._connected()
         result: Result = self._ask(connection, a.operation, self._left(a.deadline)) if a.doubt else Unknown()
         if isinstance(result, Unknown):
+            self._memory.begin(a.operation, a.kind, a.payload)  # refuses one whose history was lost [D-26]
             again, a.doubt = a.doubt, True  # from its first byte on
             try:
                 result = self._send(connection, a)

@@ -22,6 +22,10 @@ from .records import ReplayEvent, SnapshotRecord, replay_digest, snapshot_digest
 MAX_STAGED = 256 << 20  # bytes of images; an authority that outgrows this needs staging on disk
 
 
+class Outgrown(Exception):
+    """More than this client stages."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A verified snapshot of all that this key may see."""
@@ -60,7 +64,7 @@ class _Stage:
         self.pages += 1
         self._bytes += sum(sizes)
         if self._bytes > MAX_STAGED:
-            raise MemoryError(f"more than {MAX_STAGED} bytes to be staged")
+            raise Outgrown(f"the authority holds more than the {MAX_STAGED} bytes that this client stages")
 
 
 def take_snapshot(
@@ -78,7 +82,7 @@ def take_snapshot(
         if reserve is not None:
             reserve(begin)
         records = _snapshot_records(connection, begin, request)
-    except (ProtocolError, MemoryError) as e:
+    except (ProtocolError, Outgrown) as e:
         connection.end(str(e))
         raise
     lost = memory.snapshot_verified(begin, shown)
@@ -119,7 +123,7 @@ def take_replay(connection: Connection, subscription: bytes, after: int, began: 
         begin = connection.finish(request, ReplayBegin)
         began()
         return Replay(begin, _replay_events(connection, begin, request, subscription, after))
-    except (ProtocolError, MemoryError) as e:
+    except (ProtocolError, Outgrown) as e:
         connection.end(str(e))
         raise
 
