@@ -26,6 +26,10 @@ import (
 // printed.
 var compared = map[string]string{"README.md": "TestDemo"}
 
+// encoded names the documents with blocks of bytes, and the test that holds those against the
+// encoders.
+var encoded = map[string]string{"implementing.md": "TestImplementingBytes"}
+
 // configures says whose configuration the TOML of a document is: the daemons by name, or "client".
 var configures = map[string][]string{
 	"architecture.md": {"client"},
@@ -54,6 +58,8 @@ func TestEveryBlockIsHeld(t *testing.T) {
 			case "sh", "text":
 			case "console":
 				require.True(t, named[compared[b.File]], "%s:%d: name in compared the test that holds this against what is printed", name, b.Line)
+			case "hex":
+				require.True(t, named[encoded[b.File]], "%s:%d: name in encoded the test that holds these bytes", name, b.Line)
 			case "go":
 				if !parses(b.Text) {
 					t.Errorf("%s:%d: neither statements nor declarations of Go", name, b.Line)
