@@ -55,6 +55,9 @@ type Options struct {
 	// Journal makes every command's OperationId durable before it is sent, so that a
 	// process that dies in between can still be asked what became of it.
 	Journal bool
+	// Progress is told often how far a snapshot, its file or a reading of the event log has come, by
+	// the goroutine that called for it. It must not wait. Nil tells nobody.
+	Progress func(Progress)
 	// Clock is the time. Nil means the system's.
 	Clock clock.Clock
 	// Rand is the source of nonces. Nil means crypto/rand.

@@ -199,6 +199,8 @@ func TestHistoryReadsWhatIsRetained(t *testing.T) {
 		opts.Offered = frames.CapSignals
 		want := m.log[kept:]
 		var got []frames.EventSequence
+		var last Progress
+		opts.Progress = func(p Progress) { last = p }
 		after, err := ReadHistory(t.Context(), w.pins, opts, func(e *Event) (bool, error) {
 			got = append(got, e.Sequence)
 			return e.Sequence == m.log[39].Sequence, nil
@@ -208,6 +210,8 @@ func TestHistoryReadsWhatIsRetained(t *testing.T) {
 		for i := range want {
 			require.Equal(t, want[i].Sequence, got[i])
 		}
+		require.Equal(t, StageHistory, last.Stage)
+		require.Equal(t, last.Total, last.Done, "all that there was has been passed")
 		if kept == 0 {
 			require.Zero(t, after)
 		} else {

@@ -70,7 +70,7 @@ func readHistory(ctx context.Context, c *Context, opts Options, atRest func() bo
 	if err := snap.Close(); err != nil {
 		return 0, err
 	}
-	h := &history{conn: conn, visit: visit, atRest: atRest}
+	h := &history{conn: conn, visit: visit, atRest: atRest, head: head}
 	gap, err := h.read(ctx, 0)
 	if err != nil || gap == nil {
 		return 0, err
@@ -94,6 +94,7 @@ type history struct {
 	visit   func(*Event) (bool, error)
 	atRest  func() bool
 	trimmed bool
+	head    frames.EventCut // when the reading began
 }
 
 // read visits what follows a cut. A gap says that the cut lies before what is retained.
@@ -109,6 +110,7 @@ func (h *history) read(ctx context.Context, after frames.EventCut) (*Gap, error)
 		}
 		switch u := u.(type) {
 		case *Event:
+			h.conn.progress(StageHistory, uint64(u.Sequence)-uint64(after), uint64(max(h.head, after)-after))
 			if enough, err := h.visit(u); err != nil || enough {
 				return nil, err
 			}

@@ -101,7 +101,13 @@ func (c *Conn) SaveSnapshot(path string, s *Snapshot) (err error) {
 	}()
 	w := bufio.NewWriterSize(f, readBuffer)
 	w.Write(head) // a bufio.Writer keeps its first error for Flush
-	err = s.EachImage(func(image []byte) error { _, err := w.Write(image); return err })
+	written, total := uint64(0), uint64(s.staged.size)
+	err = s.EachImage(func(image []byte) error {
+		_, err := w.Write(image)
+		written += uint64(len(image))
+		c.progress(StageSave, written, total)
+		return err
+	})
 	if err = errors.Join(err, w.Flush()); err == nil {
 		err = f.Sync()
 	}
@@ -117,9 +123,12 @@ func (c *Conn) SaveSnapshot(path string, s *Snapshot) (err error) {
 // A SnapshotFile is an open snapshot file whose head is sound.
 type SnapshotFile struct {
 	Header SnapshotHeader
-	path   string
-	f      *os.File
-	size   int64 // of the records
+	// Progress is told how far Verify has come. Nil tells nobody.
+	Progress func(Progress)
+
+	path string
+	f    *os.File
+	size int64 // of the records
 }
 
 // OpenSnapshotFile opens path and checks its head. [SnapshotFile.Verify] checks the rest.
@@ -179,8 +188,12 @@ func (s *SnapshotFile) EachImage(visit func(image []byte) error) error {
 // Verify recomputes the file's order, count and digest. What does not hold is a
 // *[SnapshotFileError].
 func (s *SnapshotFile) Verify() error {
-	var n uint64
+	var n, read uint64
 	var last frames.ObjectRef
+	tell := s.Progress
+	if tell == nil {
+		tell = func(Progress) {}
+	}
 	sum, err := digestOf(s.Header.Guard, s.Header.Base, s.Header.Records, func(visit func([]byte) error) error {
 		return s.EachImage(func(image []byte) error {
 			var r frames.SnapshotRecord
@@ -192,6 +205,8 @@ func (s *SnapshotFile) Verify() error {
 			}
 			last = r.Ref()
 			n++
+			read += uint64(len(image))
+			tell(Progress{StageVerify, read, uint64(s.size)})
 			return visit(image)
 		})
 	})

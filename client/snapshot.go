@@ -187,6 +187,7 @@ func (t *taking) stage(p *frames.SnapshotImages) error {
 	}
 	t.last = p.Last
 	t.records += uint64(p.Count)
+	t.conn.progress(StageSnapshot, t.records, 0)
 	return t.staged.add(p.Images)
 }
 

@@ -229,6 +229,8 @@ func TestSnapshotFile(t *testing.T) {
 		p.snapshot(&shown{base: 4, records: records})
 		p.snapshot(&shown{base: 5, records: append(records[:2:2], objectives(t, 4, 5)[3])})
 	})
+	last := map[Stage]Progress{}
+	c.opts.Progress = func(p Progress) { last[p.Stage] = p }
 	dir := t.TempDir()
 	save := func(name string) string {
 		s, err := c.Snapshot(t.Context())
@@ -246,10 +248,14 @@ func TestSnapshotFile(t *testing.T) {
 		f, err := OpenSnapshotFile(path)
 		require.NoError(t, err)
 		t.Cleanup(func() { f.Close() })
+		f.Progress = c.opts.Progress
 		require.NoError(t, f.Verify())
+		require.Equal(t, Progress{StageVerify, uint64(f.size), uint64(f.size)}, last[StageVerify])
 		return f
 	}
 	fa, fb := open(a), open(b)
+	require.Equal(t, Progress{Stage: StageSnapshot, Done: 3}, last[StageSnapshot])
+	require.Equal(t, Progress{StageSave, uint64(fb.size), uint64(fb.size)}, last[StageSave])
 	require.Equal(t, uint64(3), fa.Header.Records)
 	require.Equal(t, w.epoch, fa.Header.Guard.Epoch)
 	same, _, err := SameRecords(fa, fa)

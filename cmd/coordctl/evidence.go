@@ -67,8 +67,11 @@ func (a *app) verifyEvidence(parent context.Context, text string, output bool) e
 // compareOutput reads the output and holds it against the admitted digests.
 func (a *app) compareOutput(ctx context.Context, b frames.Binding, l *client.Ledger, after frames.EventCut) runs.Finding {
 	check := l.Check(io.Discard)
+	report, total := a.bar().Begin("reading the output", ""), int64(l.OutputBytes())
+	defer a.bar().End()
 	err := a.readOutput(ctx, b, func(data []byte) error {
 		_, err := check.Write(data)
+		report(int64(check.Read), total)
 		return err
 	})
 	if err != nil {

@@ -36,6 +36,8 @@ type fake struct {
 	hello func(*fakeConn)
 	// records are what snapshots show, of the kinds that the capabilities let through.
 	records []frames.SnapshotRecord
+	// paged, unless nil, is called when a snapshot's records have been sent and its end has not.
+	paged func()
 	// other answers every other request; nil closes.
 	other func(*fakeConn, frames.Frame)
 
@@ -252,6 +254,9 @@ func (c *fakeConn) snapshot(open *frames.OpenSnapshot) {
 		}
 		end.RequestID = next.RequestID
 		c.send(&frames.SnapshotPage{RequestID: next.RequestID, SnapshotID: begin.SnapshotID, Cursor: next.Cursor, Records: records})
+	}
+	if c.f.paged != nil {
+		c.f.paged()
 	}
 	c.send(end)
 }

@@ -42,7 +42,7 @@ func (a *app) loadFamily(ctx context.Context, text string) (f *runs.Family, err 
 
 // historian is how the event log is read.
 func (a *app) historian() (*client.Context, client.Options, error) {
-	opts := client.Options{Name: "coordctl history", Offered: readCaps}
+	opts := client.Options{Name: "coordctl history", Offered: readCaps, Progress: a.tell}
 	c, err := client.LoadContext(a.contextPath)
 	if err == nil {
 		opts.Key, err = a.key()
@@ -56,6 +56,7 @@ func (a *app) ledger(ctx context.Context, f *runs.Family, binding frames.Binding
 	if err != nil {
 		return nil, 0, err
 	}
+	defer a.bar().End()
 	return f.Ledger(ctx, c, opts, binding)
 }
 

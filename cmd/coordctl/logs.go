@@ -10,6 +10,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 	"coordinator/internal/clock"
 )
@@ -82,12 +83,19 @@ func (a *app) logs(parent context.Context, text string, follow, quiet bool) erro
 		return err
 	}
 	check := l.Check(out)
+	total := int64(l.OutputBytes())
+	report := func(done, total int64) {}
+	if !term.Is(a.stdout) || out == io.Discard { // else the output itself is to be seen
+		report = a.bar().Begin("reading the output", "")
+	}
 	err = a.readOutput(ctx, b, func(data []byte) error {
 		if _, err := check.Write(data); err != nil {
 			return &runs.SinkError{Cause: err}
 		}
+		report(int64(check.Read), total)
 		return nil
 	})
+	a.bar().End()
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"coordinator/cmd/internal/output"
+	"coordinator/cmd/internal/progress"
 	"coordinator/cmd/internal/suggest"
 	"coordinator/cmd/internal/term"
 	"coordinator/frames"
+	"coordinator/internal/clock"
 )
 
 func main() {
@@ -30,7 +32,10 @@ func main() {
 
 // run executes one command line and returns its exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
+	return (&app{stdin: stdin, stdout: stdout, stderr: stderr}).execute(args)
+}
+
+func (a *app) execute(args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	ctx, stop := interruptible()
@@ -82,6 +87,8 @@ type app struct {
 	keySource   string
 	output      output.Format
 	color       term.Choice
+	clock       clock.Clock   // of the bar; nil is the system's
+	progress    *progress.Bar // see bar
 	timeout     time.Duration
 	wait        time.Duration
 }

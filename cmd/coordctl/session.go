@@ -42,7 +42,7 @@ func (a *app) session(parent context.Context, opts client.Options, mutates bool,
 	if err != nil {
 		return err
 	}
-	opts.Name, opts.Journal = "coordctl", true
+	opts.Name, opts.Journal, opts.Progress = "coordctl", true, a.tell
 	if opts.Key, err = a.key(); err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (s *session) current(ctx context.Context, mutates bool) error {
 	if s.conn.Info().Verified {
 		return nil
 	}
-	snap, err := s.conn.Snapshot(ctx)
+	snap, err := s.take(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,6 +128,12 @@ func (s *session) snapshot(ctx context.Context) (*client.Snapshot, error) {
 		s.first = nil
 		return first, nil
 	}
+	return s.take(ctx)
+}
+
+// take takes a snapshot, and shows how far it is when that takes long.
+func (s *session) take(ctx context.Context) (*client.Snapshot, error) {
+	defer s.a.bar().End()
 	return s.conn.Snapshot(ctx)
 }
 

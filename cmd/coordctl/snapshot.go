@@ -53,7 +53,9 @@ func (s *session) save(ctx context.Context, path string) error {
 		return err
 	}
 	defer snap.Close()
-	if err := s.conn.SaveSnapshot(path, snap); err != nil {
+	err = s.conn.SaveSnapshot(path, snap)
+	s.a.bar().End()
+	if err != nil {
 		return err
 	}
 	o := object{{"file", path}, {"coordinator_id", snap.Guard.CoordinatorID.String()}, {"authority_epoch", snap.Guard.Epoch},
@@ -63,12 +65,15 @@ func (s *session) save(ctx context.Context, path string) error {
 }
 
 // verified opens a snapshot file and checks all of it.
-func verified(path string) (*client.SnapshotFile, error) {
+func (a *app) verified(path string) (*client.SnapshotFile, error) {
 	f, err := client.OpenSnapshotFile(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Verify(); err != nil {
+	f.Progress = a.tell
+	err = f.Verify()
+	a.bar().End()
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -76,7 +81,7 @@ func verified(path string) (*client.SnapshotFile, error) {
 }
 
 func (a *app) verifyFile(path string) error {
-	f, err := verified(path)
+	f, err := a.verified(path)
 	if err != nil {
 		return err
 	}
@@ -89,12 +94,12 @@ func (a *app) verifyFile(path string) error {
 
 // diffFiles compares two sound files. Files that differ are exit code 1, as with diff(1).
 func (a *app) diffFiles(pathA, pathB string) error {
-	fa, err := verified(pathA)
+	fa, err := a.verified(pathA)
 	if err != nil {
 		return err
 	}
 	defer fa.Close()
-	fb, err := verified(pathB)
+	fb, err := a.verified(pathB)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ func (a *app) timeline(ctx context.Context, f *runs.Family) (lines []object, aft
 	if err != nil {
 		return nil, 0, err
 	}
+	defer a.bar().End()
 	after, err = f.Timeline(ctx, c, opts, func(e runs.TimelineEvent) error {
 		lines = append(lines, object{{"event_sequence", e.Sequence}, {"event_kind", e.Kind.String()}, {"object", refObject(e.Object)}, {"text", e.Text}})
 		return nil
