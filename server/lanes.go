@@ -17,6 +17,8 @@ const (
 	batchBytes = 64 << 10
 	// batchFrames keeps a batch within what one writev takes.
 	batchFrames = 512
+	// keptReplies is for how many replies a lane that is empty keeps room.
+	keptReplies = 64
 	// spareReplies is how many refusals may wait beside the replies of charged
 	// requests before the reader stops reading.
 	spareReplies = 64
@@ -160,11 +162,15 @@ func (l *lanes) take(out *load) error {
 		out.bytes += len(l.replies[n].frame)
 		n++
 	}
-	out.replies = append(out.replies, l.replies[:n]...)
-	clear(l.replies[:n])
-	l.replies = l.replies[n:]
-	if len(l.replies) == 0 {
-		l.replies = nil
+	if n == len(l.replies) {
+		out.replies, l.replies = l.replies, out.replies // each gets the other's room
+		if cap(l.replies) > keptReplies {
+			l.replies = nil
+		}
+	} else {
+		out.replies = append(out.replies, l.replies[:n]...)
+		clear(l.replies[:n])
+		l.replies = l.replies[n:]
 	}
 	if n > 0 {
 		signal(l.room)

@@ -49,10 +49,11 @@ func (r *request) answer(reply stream.Reply) error {
 		}
 		out = append(out, outgoing{frame: frame})
 	}
+	sent := reply.Sent
 	out[len(out)-1].sent = func() {
 		r.release()
-		if reply.Sent != nil {
-			reply.Sent()
+		if sent != nil {
+			sent()
 		}
 	}
 	r.c.lanes.putReply(out...)

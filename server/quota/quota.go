@@ -252,12 +252,14 @@ func (c *Charge) Release() {
 // its limits is the subscription itself.
 type Queue struct {
 	account *Account
-	own     counts // guarded by account.server.mu
+	frames  uint64 // guarded by account.server.mu
+	bytes   uint64 // guarded by account.server.mu
 }
 
-// NewQueue returns an empty queue of the account. Its frames count against the
-// connection's principal and the server, not against its other queues.
-func (a *Account) NewQueue() *Queue { return &Queue{account: a} }
+// NewQueue returns an empty queue of the account, which must not be copied once it is used.
+// Its frames count against the connection's principal and the server, not against its other
+// queues.
+func (a *Account) NewQueue() Queue { return Queue{account: a} }
 
 // Push charges frames and bytes together, or changes nothing and returns an
 // *[Exceeded].
@@ -268,15 +270,20 @@ func (q *Queue) Push(frames, bytes uint64) error {
 	if a.closed {
 		return &Exceeded{Resource: UnsentFrames, Level: OfConnection}
 	}
-	err := a.server.takeLocked(a.principal, &q.own, amount{UnsentFrames, frames}, amount{UnsentBytes, bytes})
+	own := q.counts()
+	err := a.server.takeLocked(a.principal, &own, amount{UnsentFrames, frames}, amount{UnsentBytes, bytes})
 	if err != nil {
 		return err
 	}
+	q.frames, q.bytes = own[UnsentFrames], own[UnsentBytes]
 	// The account carries its queues' sums so that Close returns them too.
 	a.own[UnsentFrames] += frames
 	a.own[UnsentBytes] += bytes
 	return nil
 }
+
+// counts is what the queue holds. The caller holds account.server.mu.
+func (q *Queue) counts() counts { return counts{UnsentFrames: q.frames, UnsentBytes: q.bytes} }
 
 // Pop returns what was sent or dropped. Popping more than was pushed panics.
 func (q *Queue) Pop(frames, bytes uint64) {
@@ -291,16 +298,18 @@ func (q *Queue) Clear() {
 	a := q.account
 	a.server.mu.Lock()
 	defer a.server.mu.Unlock()
-	q.popLocked(q.own[UnsentFrames], q.own[UnsentBytes])
+	q.popLocked(q.frames, q.bytes)
 }
 
 func (q *Queue) popLocked(frames, bytes uint64) {
 	a := q.account
 	if a.closed { // Close has returned it
-		q.own = counts{}
+		q.frames, q.bytes = 0, 0
 		return
 	}
-	a.server.giveLocked(a.principal, &q.own, amount{UnsentFrames, frames}, amount{UnsentBytes, bytes})
+	own := q.counts()
+	a.server.giveLocked(a.principal, &own, amount{UnsentFrames, frames}, amount{UnsentBytes, bytes})
+	q.frames, q.bytes = own[UnsentFrames], own[UnsentBytes]
 	a.own[UnsentFrames] -= frames
 	a.own[UnsentBytes] -= bytes
 }

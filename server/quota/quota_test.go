@@ -130,7 +130,8 @@ func TestAQueueIsBoundedInBothUnits(t *testing.T) {
 	require.NoError(t, q.Push(2, 10))
 	require.ErrorAs(t, q.Push(1, 10), &x)
 	require.Equal(t, UnsentFrames, x.Resource)
-	require.NoError(t, a.NewQueue().Push(1, 10)) // another queue has its own bound
+	other := a.NewQueue()
+	require.NoError(t, other.Push(1, 10)) // another queue has its own bound
 	q.Pop(1, 5)
 	require.NoError(t, q.Push(1, 10))
 }
@@ -293,7 +294,8 @@ func TestUsesAreWhatIsHeld(t *testing.T) {
 	require.NoError(t, err)
 	_, err = a.Take(Leases, 3)
 	require.NoError(t, err)
-	require.NoError(t, b.NewQueue().Push(2, 500))
+	theirs := b.NewQueue()
+	require.NoError(t, theirs.Push(2, 500))
 	d := Defaults()
 	held := map[Resource]uint64{Connections: 2, Leases: 3, UnsentFrames: 2, UnsentBytes: 500}
 	var want []Use
@@ -322,6 +324,7 @@ func TestTheLowestLevelRefusesFirst(t *testing.T) {
 	a, err := s.Connect(Principal{1})
 	require.NoError(t, err)
 	defer a.Close()
-	err = a.NewQueue().Push(11, l[OfConnection][UnsentBytes]+1)
+	q := a.NewQueue()
+	err = q.Push(11, l[OfConnection][UnsentBytes]+1)
 	require.Equal(t, &Exceeded{Resource: UnsentBytes, Level: OfConnection, Limit: l[OfConnection][UnsentBytes]}, err)
 }

@@ -51,6 +51,7 @@ type Options struct {
 type Manager struct {
 	o      Options
 	window *window
+	head   [headSize]byte // of a COORD_EVENT, see [subscription.next]
 
 	// listeners counts the sessions in groups. It is raised before the first
 	// count that includes them, so that no publication goes unnoticed.
@@ -81,7 +82,7 @@ func New(o Options) *Manager {
 	}
 	state := o.Store.State()
 	m := &Manager{
-		o: o, window: newWindow(o.WindowBytes, state.Head), published: make(chan struct{}, 1),
+		o: o, window: newWindow(o.WindowBytes, state.Head), head: newHead(), published: make(chan struct{}, 1),
 		groups: make(map[audience]map[*Session]struct{}),
 		leases: leaseList{wake: make(chan struct{}, 1)},
 	}
@@ -324,7 +325,7 @@ func (m *Manager) NewSession(o SessionOptions) *Session {
 		o.Wake = func() {}
 	}
 	return &Session{
-		m: m, o: o, audience: audienceOf(o.Viewer),
+		m: m, o: o, audience: audienceOf(o.Viewer), head: m.head,
 		snapshots: make(map[frames.SnapshotID]*snapshot), replays: make(map[frames.ReplayID]*replay),
 	}
 }

@@ -116,7 +116,7 @@ func (s *Session) name(b *subscription) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b.unnamed, b.gap.Observed = false, first
+	b.unnamed, b.observed = false, first
 }
 
 // Gaps gives every GAP that is due and may be sent now, encoded. They go before
@@ -135,12 +135,12 @@ func (s *Session) Gaps(emit func(frame []byte)) {
 
 // takeGap hands a GAP over.
 func (b *subscription) takeGap() []byte {
-	frame, err := frames.Append(nil, &b.gap)
+	frame, err := frames.Append(nil, b.gap())
 	if err != nil {
 		panic(fmt.Sprintf("stream: encode a GAP: %v", err)) // it has no variable part
 	}
 	b.gapDue = false
-	if r := int(b.gap.Reason); r < len(b.s.m.meters.Gaps) {
+	if r := int(b.reason); r < len(b.s.m.meters.Gaps) {
 		b.s.m.meters.Gaps[r].Add(1)
 	}
 	return frame
@@ -153,10 +153,9 @@ func (s *Session) Final(reason frames.GapReason, emit func(frame []byte)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.subs {
-		if b.fail(reason); b.gap.Reason != reason {
-			b.gap.Reason = reason // a paused one is told as well
-		}
-		if b.named { // a BEGIN that a GAP must follow will not come any more
+		b.fail(reason)
+		b.reason = reason // a paused one is told as well
+		if b.named {      // a BEGIN that a GAP must follow will not come any more
 			emit(b.takeGap())
 		}
 	}

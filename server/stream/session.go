@@ -45,6 +45,7 @@ type Session struct {
 
 	mu      sync.Mutex
 	subs    []*subscription // guarded by mu: not closed
+	head    [headSize]byte  // guarded by mu: of the COORD_EVENT that is being sent
 	turn    int             // guarded by mu: whose turn it is to be pulled from first
 	stalled bool            // guarded by mu: the transport takes nothing at the moment
 	since   time.Duration   // guarded by mu: boot reading at which that began
@@ -262,32 +263,68 @@ type backlog struct {
 	first         frames.EventSequence
 }
 
-// backlog reads the index of the log. It stops once more is held back than any
-// subscription may hold.
+// count takes one event in, and reports whether to go on: not once more is held back than
+// any subscription may hold.
+func (k *backlog) count(seq frames.EventSequence, size uint32, credit volume) bool {
+	if k.first == 0 {
+		k.first = seq
+	}
+	one := volume{1, uint64(size)}
+	all := k.covered.plus(one)
+	if k.held.frames == 0 && all.frames <= credit.frames && all.bytes <= credit.bytes {
+		k.covered = all
+		return true
+	}
+	k.held = k.held.plus(one)
+	return k.held.frames <= frames.UnsentFrames && k.held.bytes <= frames.UnsentBytes
+}
+
+// backlog counts what a subscription that begins up to head has missed: in the window, and
+// where that has not all of it, in the index of the log.
 func (s *Session) backlog(req *frames.Subscribe, head frames.EventCut) (k backlog, err error) {
 	if req.After == head {
 		return k, nil
 	}
-	log, err := s.m.o.Store.Replay(req.After, head)
+	credit := volume{uint64(req.CreditCount), uint64(req.CreditBytes)}
+	if k, ok := s.recent(req.After, head, credit); ok {
+		return k, nil
+	}
+	return s.logged(req.After, head, credit)
+}
+
+// logged is the backlog as the log has it.
+func (s *Session) logged(after, head frames.EventCut, credit volume) (k backlog, err error) {
+	log, err := s.m.o.Store.Replay(after, head)
 	if err != nil {
 		return k, err
 	}
 	defer log.Close()
-	credit := volume{uint64(req.CreditCount), uint64(req.CreditBytes)}
-	err = log.Walk(req.After, s.audience.sees, func(ev store.IndexedEvent) bool {
-		if k.first == 0 {
-			k.first = ev.Sequence
-		}
-		one := volume{1, uint64(frames.EventBytes(ev.Payload))}
-		all := k.covered.plus(one)
-		if k.held.frames == 0 && all.frames <= credit.frames && all.bytes <= credit.bytes {
-			k.covered = all
-			return true
-		}
-		k.held = k.held.plus(one)
-		return k.held.frames <= frames.UnsentFrames && k.held.bytes <= frames.UnsentBytes
+	err = log.Walk(after, s.audience.sees, func(ev store.IndexedEvent) bool {
+		return k.count(ev.Sequence, uint32(frames.EventBytes(ev.Payload)), credit)
 	})
 	return k, err
+}
+
+// recent is the backlog as the window has it. Ok is false when it does not reach back that
+// far, or farther than the log, whose end is that of what can be had.
+func (s *Session) recent(after, head frames.EventCut, credit volume) (k backlog, ok bool) {
+	if uint64(after)+1 < uint64(s.m.o.Store.FirstRetained()) {
+		return k, false
+	}
+	var room [64]*image
+	for after < head {
+		images, through, ok := s.m.window.next(after, &s.audience, len(room), room[:0])
+		if !ok {
+			return backlog{}, false
+		}
+		for _, i := range images {
+			if frames.EventCut(i.seq()) > head || !k.count(i.seq(), i.size, credit) {
+				return k, true
+			}
+		}
+		after = through
+	}
+	return k, true
 }
 
 // logFault gives the reason for a GAP of a subscription whose events cannot be read.

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"coordinator/codec"
 	"coordinator/frames"
@@ -21,15 +22,12 @@ const (
 
 // A subscription is a place in the sequence of events, what lies behind it and what
 // may be sent of that. All of it is guarded by the session's mu, except id, s and
-// slot, which never change.
+// slot, which never change. There may be thousands that do nothing: it is kept small.
 type subscription struct {
 	id    frames.SubscriptionID
 	s     *Session
 	slot  *quota.Charge
-	queue *quota.Queue
-	head  [headSize]byte // of its next COORD_EVENT; length and delivery are patched
-
-	state state
+	queue quota.Queue
 	// pos is the place: what is visible behind it has not been sent. It means
 	// nothing while nothing is pending.
 	pos       frames.EventCut
@@ -43,17 +41,20 @@ type subscription struct {
 	// about to be sent. owed is what an aggregate quota has not taken yet.
 	pending, charged, owed volume
 	first                  frames.EventSequence // of pending; zero when not known
-	starved                bool                 // its first pending event is not covered by credit
+	observed               frames.EventSequence // by the latest GAP; zero: none, or not known yet
+	lease                  *lease               // that reserved it, or replays it; nil once it has gapped
+
+	state   state
+	reason  frames.GapReason // of the latest GAP
+	starved bool             // its first pending event is not covered by credit
 
 	named       bool // its peer has heard of it
 	opening     bool // what it has missed is being counted: nothing is charged yet
 	unannounced bool // SUBSCRIBED or a BEGIN is not handed to the transport: no GAP before it
 	waiting     bool // SUBSCRIBED or an ACK is not handed to the transport: no event before it
 
-	gap     frames.Gap // the latest one
-	gapDue  bool       // it is not handed to the transport
-	unnamed bool       // its observed event has to be looked up behind pos
-	lease   *lease     // that reserved it, or replays it; nil once it has gapped
+	gapDue  bool // the latest GAP is not handed to the transport
+	unnamed bool // its observed event has to be looked up behind pos
 }
 
 // newSubscription charges and makes a subscription that is not yet anywhere. slot is
@@ -63,21 +64,12 @@ func (s *Session) newSubscription(slot *quota.Charge) (*subscription, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &subscription{id: id, s: s, unannounced: true}
-	var sample image
-	sample.ev.Sequence, sample.ev.ID, sample.ev.Kind = 1, frames.EventID{1}, frames.EventObjectiveChanged
-	sample.ev.Object, sample.ev.Revision = frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID{1}}, 1
-	frame, err := frames.Append(nil, sample.frame(id, 1))
-	if err != nil {
-		return nil, err
-	}
-	copy(b.head[:], frame)
+	b := &subscription{id: id, s: s, unannounced: true, queue: s.o.Account.NewQueue()}
 	if b.slot = slot; slot == nil {
 		if b.slot, err = s.o.Account.Take(quota.Subscriptions, 1); err != nil {
 			return nil, exhausted(err)
 		}
 	}
-	b.queue = s.o.Account.NewQueue()
 	s.m.meters.Subscriptions.Add(1)
 	return b, nil
 }
@@ -204,9 +196,9 @@ func (b *subscription) fail(reason frames.GapReason) {
 		return
 	}
 	b.state = paused
-	b.gap = frames.Gap{SubscriptionID: b.id, LastDelivery: b.delivered, LastEvent: b.last, Reason: reason}
+	b.reason, b.observed = reason, 0
 	if b.pending.frames > 0 {
-		b.gap.Observed, b.unnamed = b.first, b.first == 0
+		b.observed, b.unnamed = b.first, b.first == 0
 	}
 	b.gapDue = true
 	b.drop()
@@ -221,8 +213,16 @@ func (b *subscription) fail(reason frames.GapReason) {
 
 // failAgain repeats the GAP of a paused subscription for another reason.
 func (b *subscription) failAgain(reason frames.GapReason) {
-	b.gap.Reason, b.gapDue = reason, true
+	b.reason, b.gapDue = reason, true
 	b.s.nudge()
+}
+
+// gap is the latest GAP. What it says of the last event holds for as long as the
+// subscription is paused.
+func (b *subscription) gap() *frames.Gap {
+	return &frames.Gap{
+		SubscriptionID: b.id, LastDelivery: frames.DeliveryCut(b.delivered), LastEvent: b.last, Observed: b.observed, Reason: b.reason,
+	}
 }
 
 // drop forgets what is pending and sets both balances to zero.
@@ -276,16 +276,33 @@ func (b *subscription) due() bool {
 // covers reports whether both balances cover an event.
 func (b *subscription) covers(i *image) bool { return b.count > 0 && b.bytes >= i.size }
 
-// Where the two numbers that differ from frame to frame lie in a frame's head.
+// Where the parts of a COORD_EVENT's head lie that differ from frame to frame.
 const (
 	lengthAt   = 0
+	idAt       = codec.HeaderSize + 3
 	deliveryAt = headSize - 8
 )
 
-// next writes the head of the frame that ends in tail, for the next delivery.
+// newHead makes the head of a COORD_EVENT in which those parts are to be filled in.
+func newHead() (h [headSize]byte) {
+	var sample image
+	sample.ev.Sequence, sample.ev.ID, sample.ev.Kind = 1, frames.EventID{1}, frames.EventObjectiveChanged
+	sample.ev.Object, sample.ev.Revision = frames.ObjectRef{Kind: frames.KindObjective, ID: frames.ObjectID{1}}, 1
+	frame, err := frames.Append(nil, sample.frame(frames.SubscriptionID{1}, 1))
+	if err != nil {
+		panic(fmt.Sprintf("stream: encode the head of an event: %v", err)) // it has no variable part
+	}
+	copy(h[:], frame)
+	return h
+}
+
+// next writes the head of the frame that ends in tail, for the next delivery. It lasts until
+// the session's next head is written.
 func (b *subscription) next(tail []byte) []byte {
+	h := &b.s.head
 	length := headSize + len(tail) - codec.HeaderSize + 1 // the type counts, the length does not
-	binary.BigEndian.PutUint32(b.head[lengthAt:], uint32(length))
-	binary.BigEndian.PutUint64(b.head[deliveryAt:], uint64(b.delivered)+1)
-	return b.head[:]
+	binary.BigEndian.PutUint32(h[lengthAt:], uint32(length))
+	copy(h[idAt:], b.id[:])
+	binary.BigEndian.PutUint64(h[deliveryAt:], uint64(b.delivered)+1)
+	return h[:]
 }
