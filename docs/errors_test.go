@@ -5,8 +5,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -109,6 +111,55 @@ func TestEveryExitCodeIsExplained(t *testing.T) {
 		}
 		require.Equal(t, tt.want, got, "%s, %s", tt.file, tt.heading)
 	}
+}
+
+// TestQuotedMessagesAreSaid looks for each message that the document quotes in the programs:
+// what somebody sees is what they look for here.
+func TestQuotedMessagesAreSaid(t *testing.T) {
+	raw, err := os.ReadFile("errors.md")
+	require.NoError(t, err)
+	said := programText(t)
+	quoted := 0
+	for _, m := range inlineCode.FindAllStringSubmatch(fenced.ReplaceAllString(string(raw), ""), -1) {
+		text := strings.Join(strings.Fields(m[1]), " ")
+		if strings.Count(text, " ") < 3 || isCommand.MatchString(text) {
+			continue
+		}
+		quoted++
+		for _, part := range variable.Split(text, -1) {
+			if part = strings.Trim(part, " :;"); len(part) > 3 && !strings.Contains(said, part) {
+				t.Errorf("no program says %q of %q", part, text)
+			}
+		}
+	}
+	require.Greater(t, quoted, 15)
+}
+
+var (
+	inlineCode = regexp.MustCompile("`([^`]+)`")
+	isCommand  = regexp.MustCompile(`^(coordctl|coordinatord|witnessd|ownerd) [a-z]`)
+	variable   = regexp.MustCompile(`…|\bN\b|\d+`) // what differs from one message to the next
+	splitText  = regexp.MustCompile(`["` + "`" + `] ?\+\s*["` + "`" + `]`)
+)
+
+// programText is the code of the programs, with texts put together that are written in parts.
+func programText(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	for _, dir := range []string{"../cmd", "../client", "../server", "../witness", "../owner", "../handshake", "../internal"} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if d.IsDir() && d.Name() == "node_modules" {
+				return fs.SkipDir
+			}
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			raw, err := os.ReadFile(path)
+			out.Write(raw)
+			return err
+		}))
+	}
+	return splitText.ReplaceAllString(out.String(), "")
 }
 
 // exitCodes are the values of the constants of a file whose names begin with prefix, in order.

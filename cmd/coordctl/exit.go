@@ -202,7 +202,7 @@ func (a *app) explainResult(e *resultError) message {
 		m.code = exitUnknown
 		m.next = []string{"nobody can prove whether it took effect; look at the objects that it names before you decide on new work"}
 	case frames.OperationRejected:
-		m.sent = "the coordinator decided against it; nothing was changed"
+		m.sent = "the coordinator decided against it, and recorded that: no process was started or ended for it"
 	}
 	return m
 }

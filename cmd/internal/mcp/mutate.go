@@ -63,7 +63,7 @@ func (o *Outcome) tell(r frames.OperationResult) {
 		o.Next = []string{"look again with get_operation, or wait with wait_run"}
 	case frames.OperationRejected:
 		o.Code, o.Message, o.Repeat = r.Code.String(), text.Inert(r.Message), repeatNew
-		o.Meaning = "The coordinator decided against it and recorded that; nothing was changed. This operation_id gives the same answer for ever."
+		o.Meaning = "The coordinator decided against it and recorded that; no process was started or ended for it. This operation_id gives the same answer for ever."
 		o.Next = []string{"mend the cause, then call again without operation_id, or with a new one"}
 	case frames.OperationIndeterminate:
 		o.Reason, o.Repeat = r.Reason.String(), repeatNot

@@ -33,7 +33,7 @@ func TestOutcomesAreExplained(t *testing.T) {
 	}{
 		{result: frames.OperationResult{State: frames.OperationSucceeded}, state: "SUCCEEDED", repeat: "SAME_ID", says: "does nothing more"},
 		{result: frames.OperationResult{State: frames.OperationPending}, state: "PENDING", repeat: "SAME_ID", says: "must not be started anew"},
-		{result: frames.OperationResult{State: frames.OperationRejected, Code: frames.CodeNotFound, Message: "gone\x1b[2J"}, state: "REJECTED", repeat: "NEW_ID", says: "nothing was changed", failed: true},
+		{result: frames.OperationResult{State: frames.OperationRejected, Code: frames.CodeNotFound, Message: "gone\x1b[2J"}, state: "REJECTED", repeat: "NEW_ID", says: "no process was started or ended", failed: true},
 		{result: frames.OperationResult{State: frames.OperationIndeterminate}, state: "INDETERMINATE", repeat: "DO_NOT", says: "the process owner was lost", failed: true},
 		{result: frames.OperationResult{State: frames.OperationIndeterminate, Reason: frames.TargetDedupeUnavailable}, state: "INDETERMINATE", repeat: "DO_NOT", says: "tell a repetition from a first attempt", failed: true},
 		{result: frames.OperationResult{State: frames.OperationIndeterminate, Reason: frames.RecoveryStateInvalid}, state: "INDETERMINATE", repeat: "DO_NOT", says: "contradicts", failed: true},
