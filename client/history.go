@@ -71,21 +71,29 @@ func readHistory(ctx context.Context, c *Context, opts Options, atRest func() bo
 		return 0, err
 	}
 	h := &history{conn: conn, visit: visit, atRest: atRest, head: head}
-	gap, err := h.read(ctx, 0)
+	_, gap, err := h.read(ctx, 0)
 	if err != nil || gap == nil {
 		return 0, err
 	}
 	h.trimmed = true
 	for range maxTrims {
-		if after, err = h.oldest(ctx, head); err != nil {
+		if after, err = h.oldest(ctx, 0, head); err != nil {
 			return 0, err
 		}
-		// A log that was trimmed once more since has shown nothing yet.
-		if gap, err = h.read(ctx, after); err != nil || gap == nil {
+		at, gap, err := h.read(ctx, after)
+		switch {
+		case err != nil || gap == nil:
 			return after, err
+		case at != after:
+			return after, trimmedFaster(gap)
 		}
+		// A log that was trimmed once more since has shown nothing yet.
 	}
-	return after, fmt.Errorf("history: the log is trimmed faster than it is read: %v", gap)
+	return after, trimmedFaster(gap)
+}
+
+func trimmedFaster(gap *Gap) error {
+	return fmt.Errorf("history: the log is trimmed faster than it is read: %v", gap)
 }
 
 // history is one ReadHistory.
@@ -97,32 +105,30 @@ type history struct {
 	head    frames.EventCut // when the reading began
 }
 
-// read visits what follows a cut. A gap says that the cut lies before what is retained.
-func (h *history) read(ctx context.Context, after frames.EventCut) (*Gap, error) {
+// read visits what follows a cut. A gap says that at, up to where it came, lies before what is
+// retained.
+func (h *history) read(ctx context.Context, after frames.EventCut) (at frames.EventCut, gap *Gap, err error) {
 	sub, err := h.conn.Subscribe(ctx, after, SubscribeOptions{})
 	if err != nil {
-		return nil, err
+		return after, nil, err
 	}
 	for {
 		u, err := h.next(ctx, sub)
 		if err != nil || u == nil {
-			return nil, err
+			return sub.Cut(), nil, err
 		}
 		switch u := u.(type) {
 		case *Event:
 			h.conn.progress(StageHistory, uint64(u.Sequence)-uint64(after), uint64(max(h.head, after)-after))
 			if enough, err := h.visit(u); err != nil || enough {
-				return nil, err
+				return sub.Cut(), nil, err
 			}
 		case *Gap:
 			if u.Reason == frames.GapRetention {
-				if sub.Cut() != after {
-					return nil, fmt.Errorf("history: the log is trimmed faster than it is read: %v", u)
-				}
-				return u, nil
+				return sub.Cut(), u, nil
 			}
 			if err := sub.Replay(ctx); err != nil {
-				return nil, fmt.Errorf("history: %v: %w", u, err)
+				return sub.Cut(), nil, fmt.Errorf("history: %v: %w", u, err)
 			}
 		}
 	}
@@ -152,15 +158,24 @@ func (h *history) next(ctx context.Context, sub *Subscription) (Update, error) {
 	cancel(nil)
 	timer.Stop()
 	<-joined
-	if errors.Is(err, errQuiet) {
-		return nil, h.conn.Ping(ctx)
+	if !errors.Is(err, errQuiet) {
+		return u, err
 	}
-	return u, err
+	// What the coordinator has for a subscription it sends right behind its next answer, so that
+	// nothing behind one and before another is nothing at all.
+	for range 2 {
+		if err := h.conn.Ping(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if _, more := sub.head(); more || sub.pending() {
+		return sub.Next(ctx)
+	}
+	return nil, nil
 }
 
-// oldest finds the lowest cut that can be followed from, by halving: head can, zero cannot.
-func (h *history) oldest(ctx context.Context, head frames.EventCut) (frames.EventCut, error) {
-	low, high := frames.EventCut(0), head
+// oldest finds the lowest cut that can be followed from, by halving: high can, low cannot.
+func (h *history) oldest(ctx context.Context, low, high frames.EventCut) (frames.EventCut, error) {
 	for high-low > 1 {
 		mid := low + (high-low)/2
 		gone, err := h.gone(ctx, mid)

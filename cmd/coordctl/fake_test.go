@@ -161,6 +161,7 @@ func (c *fakeConn) serve() {
 		case *frames.SnapshotApplied:
 			c.f.applied(c, fr)
 		case *frames.Credit:
+			c.f.credited(c, fr)
 		default:
 			if c.f.other == nil {
 				return

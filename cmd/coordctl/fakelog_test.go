@@ -21,6 +21,7 @@ type fakeLog struct {
 	retained []frames.CoordEvent
 	removed  frames.EventCut
 	subs     []*fakeSub
+	made     byte // subscriptions
 }
 
 // A fakeSub is one subscription of one connection.
@@ -30,6 +31,7 @@ type fakeSub struct {
 	live     bool
 	pos      frames.EventCut
 	delivery frames.DeliverySequence
+	credit   int64 // in events
 }
 
 func (l *fakeLog) headLocked() frames.EventCut { return fakeBase + frames.EventCut(len(l.retained)) }
@@ -60,9 +62,10 @@ func (f *fake) happen(kind frames.EventKind, r frames.SnapshotRecord) {
 // deliverLocked sends what a subscription has not had.
 func (l *fakeLog) deliverLocked(s *fakeSub) {
 	for _, e := range l.retained {
-		if !s.live || e.Sequence <= frames.EventSequence(s.pos) {
+		if !s.live || s.credit == 0 || e.Sequence <= frames.EventSequence(s.pos) {
 			continue
 		}
+		s.credit--
 		s.delivery++
 		s.pos = frames.EventCut(e.Sequence)
 		e.SubscriptionID, e.Delivery = s.id, s.delivery
@@ -82,7 +85,7 @@ func (l *fakeLog) applied(c *fakeConn, fr *frames.SnapshotApplied) {
 	c.send(&frames.Ack{RequestID: fr.RequestID})
 	for _, s := range l.subs {
 		if s.c == c {
-			s.live = true
+			s.live, s.credit = true, int64(fr.CreditCount)
 			l.deliverLocked(s)
 		}
 	}
@@ -91,7 +94,8 @@ func (l *fakeLog) applied(c *fakeConn, fr *frames.SnapshotApplied) {
 func (l *fakeLog) subscribe(c *fakeConn, fr *frames.Subscribe) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := &fakeSub{c: c, id: frames.SubscriptionID{3}, live: true, pos: fr.After}
+	l.made++
+	s := &fakeSub{c: c, id: frames.SubscriptionID{3, l.made}, live: true, pos: fr.After, credit: int64(fr.CreditCount)}
 	c.send(&frames.Subscribed{RequestID: fr.RequestID, SubscriptionID: s.id, NextDelivery: 1})
 	if fr.After < l.removed {
 		c.send(&frames.Gap{SubscriptionID: s.id, LastEvent: fr.After, Reason: frames.GapRetention})
@@ -99,6 +103,17 @@ func (l *fakeLog) subscribe(c *fakeConn, fr *frames.Subscribe) {
 	}
 	l.subs = append(l.subs, s)
 	l.deliverLocked(s)
+}
+
+func (l *fakeLog) credited(c *fakeConn, fr *frames.Credit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.subs {
+		if s.c == c && s.id == fr.SubscriptionID {
+			s.credit += int64(fr.AddCount)
+			l.deliverLocked(s)
+		}
+	}
 }
 
 // leave forgets a connection.

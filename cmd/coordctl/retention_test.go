@@ -68,4 +68,8 @@ func TestWhatRetentionRemovedIsTold(t *testing.T) {
 	story := u.ctl("describe", "run", id)
 	require.Equal(t, 0, story.code, story.errout)
 	require.Contains(t, story.out, "retention has removed the events up to")
+	events := u.ctl("events", "--since", "2", "--kind", "OBJECTIVE_CHANGED", "-o", "jsonpath={.record.payload.document.title}")
+	require.Equal(t, 0, events.code, events.errout)
+	require.Regexp(t, `^-- gap: retention has removed the events 3 to \d+\n-- to event 1/\d+\n$`, events.errout)
+	require.Regexp(t, `^(filler\n)*(small\n)+$`, events.out)
 }

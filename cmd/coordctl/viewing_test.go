@@ -47,8 +47,6 @@ func objectiveAt(t *testing.T, revision byte, state frames.ObjectiveState, title
 	return r
 }
 
-const objectiveID = "01abcd00000000000000000000000001"
-
 func runOf(t *testing.T, n byte) frames.SnapshotRecord {
 	r := record(t, frames.KindRun, n, &frames.Run{ObjectiveID: frames.ObjectiveID(objectiveAt(t, 1, 0, "x").ID), Attempt: uint32(n)})
 	r.Revision = 1

@@ -109,10 +109,11 @@ type watcher struct {
 	kind   frames.ObjectKind // zero: all
 	prefix string            // of the id; empty: all
 	rows   bool
-	open   bool         // of the signals there are at first, only those that are open
-	of     string       // the prefix of a run's id: of the signals, only its
-	run    frames.RunID // that run
-	left   int          // events until it ends; zero never does
+	open   bool               // of the signals there are at first, only those that are open
+	of     string             // the prefix of a run's id: of the signals, only its
+	run    frames.RunID       // that run
+	left   int                // events until it ends; zero never does
+	events []frames.EventKind // of the events, only these; none: all
 
 	said  string                              // the last line about a missing connection
 	gaps  *client.Gap                         // the last one shown
@@ -413,7 +414,7 @@ func (w *watcher) removed(ref frames.ObjectRef, was frames.ObjectRevision) error
 
 // event prints one event that is wanted.
 func (w *watcher) event(e *client.Event) error {
-	if !w.wants(e.Object) {
+	if !w.wants(e.Object) || len(w.events) > 0 && !slices.Contains(w.events, e.Kind) {
 		return nil
 	}
 	if err := w.printEvent(e); err != nil {
