@@ -150,12 +150,13 @@ func ExampleSession_Do() {
 
 // A subscription on one connection, with gaps healed by hand.
 func ExampleConn_SnapshotAndSubscribe() {
-	ctx := context.Background()
-	c, err := client.LoadContext("context.toml")
-	if err != nil {
-		log.Fatal(err)
-	}
-	conn, err := client.Dial(ctx, c, client.Options{Offered: frames.CapEventReplay})
+	coordinator := client.NewExampleCoordinator()
+	defer coordinator.Close()
+	c, options := coordinator.Context(), coordinator.Following()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	conn, err := client.Dial(ctx, c, options)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -168,13 +169,17 @@ func ExampleConn_SnapshotAndSubscribe() {
 	if err := snapshot.Close(); err != nil {
 		log.Fatal(err)
 	}
+	coordinator.Write(4, 2)
 	for update, err := range sub.Events(ctx) {
 		if err != nil {
-			log.Fatal(err) // the connection has ended; sub.Cut() is where to go on from
+			// The connection has ended. On another one Conn.Subscribe goes on behind the cut.
+			fmt.Println("go on behind event", sub.Cut())
+			break
 		}
 		switch u := update.(type) {
 		case *client.Event:
-			fmt.Println(u.Sequence, u.Kind, u.Object)
+			fmt.Println("event", u.Sequence, u.Kind)
+			coordinator.Cut()
 		case *client.Gap:
 			fmt.Println("not current:", u)
 			err := sub.Replay(ctx)
@@ -186,4 +191,8 @@ func ExampleConn_SnapshotAndSubscribe() {
 			}
 		}
 	}
+	// Output:
+	// 2 records at event 3
+	// event 4 OBJECTIVE_CHANGED
+	// go on behind event 4
 }

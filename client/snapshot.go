@@ -27,12 +27,16 @@ func unverified(format string, a ...any) error { return &SnapshotError{fmt.Sprin
 // indexes, order, totals and digest have been checked. Its records are staged, in memory
 // or in a file without a name, until Close.
 type Snapshot struct {
-	ID      frames.SnapshotID
-	Guard   frames.AuthorityGuard
-	Base    frames.EventCut
+	ID frames.SnapshotID
+	// Guard is the authority that it was taken under.
+	Guard frames.AuthorityGuard
+	// Base is the last event that it holds: the cut to follow on from.
+	Base frames.EventCut
+	// Pages and Records count what came.
 	Pages   uint32
 	Records uint64
-	Digest  [32]byte
+	// Digest covers the guard, the base and every record (protocol.md §9).
+	Digest [32]byte
 	// Lost is set when the snapshot shows that history this client had been shown is gone
 	// (D-26).
 	Lost *LostHistory

@@ -21,6 +21,7 @@ var elsewhere = map[string]string{
 	"getting-started.md": "TestGettingStarted",
 	"hosts.md":           "TestHostsDocument",
 	"systemd.md":         "TestSystemdDocument",
+	"testing.md":         "TestTheTestingDocument",
 	"implementing.md":    "TestImplementingDocument",
 }
 
@@ -34,6 +35,12 @@ func TestTheReadme(t *testing.T) {
 func TestGettingStarted(t *testing.T) {
 	t.Parallel()
 	docsh.Run(t, "getting-started.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: checkout})
+}
+
+// TestTheTestingDocument runs what is said about the tests, in a copy of the sources.
+func TestTheTestingDocument(t *testing.T) {
+	t.Parallel()
+	docsh.Run(t, "testing.md", docsh.Options{Timeout: 5 * time.Minute, Prepare: func(_, dir string) error { return copySources(dir) }})
 }
 
 // TestDocuments runs every other document that has commands.
