@@ -13,9 +13,10 @@ import (
 const (
 	idleConns         = 256
 	idleSubscriptions = 2048
-	// settleReps is how many looks in a row must find no less memory before it counts.
-	settleReps = 4
-	settleStep = 150 * time.Millisecond
+	// settleReps is how many looks in a row must find no less memory before it counts. Together
+	// they take longer than the coordinator waits after a load until it gives memory back.
+	settleReps = 30
+	settleStep = 200 * time.Millisecond
 )
 
 // idleQuotas lets one principal have all that the server as shipped has.

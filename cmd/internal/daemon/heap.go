@@ -19,17 +19,30 @@ const (
 	heapRoom     = 256 << 20
 	roomyPercent = 400
 	tightPercent = 100
+
+	// glance is how often a heap that was collected is looked at, until it is at rest: nothing
+	// was collected for heapRest, and no more than quietBytes were allocated since the last
+	// glance.
+	glance     = time.Second
+	quietBytes = 1 << 20
+	// worthBytes is the least that is worth a collection to be given back, beside a quarter of
+	// what is held.
+	worthBytes = 8 << 20
 )
 
 // A Heap gives the collector room while it would run many times a second, and takes the
 // room back when the load has gone: a small heap is cheap to keep small while nothing
-// happens, and dear under load.
+// happens, and dear under load. At rest it collects once more and gives the memory back
+// that a load has left behind; the runtime alone would keep it for minutes.
 type Heap struct {
 	mu      sync.Mutex
 	percent int         // guarded by mu
 	last    time.Time   // guarded by mu: of the last collection
 	rest    *time.Timer // guarded by mu
+	giving  bool        // guarded by mu: the next collection is its own
 	stopped bool        // guarded by mu
+
+	allocated uint64 // up to the last glance; owned by the timer's function
 }
 
 // TendHeap begins to tend the heap of this process, until it is stopped. It does nothing
@@ -39,7 +52,9 @@ func TendHeap() *Heap {
 	if os.Getenv("GOGC") != "" {
 		return h
 	}
-	h.rest = time.AfterFunc(heapRest, func() { h.set(tightPercent) })
+	h.mu.Lock()
+	h.rest = time.AfterFunc(glance, func() { h.glance(time.Now()) })
+	h.mu.Unlock()
 	h.watch()
 	return h
 }
@@ -67,18 +82,64 @@ func (h *Heap) collected(now time.Time) {
 	h.mu.Lock()
 	often := now.Sub(h.last) < restful
 	h.last = now
-	stopped := h.stopped
-	if !stopped {
-		h.rest.Reset(heapRest)
+	stopped, own := h.stopped, h.giving
+	h.giving = false
+	if !stopped && !own {
+		h.rest.Reset(glance)
 	}
 	h.mu.Unlock()
 	switch {
 	case stopped:
 		return
-	case often:
+	case often && !own:
 		h.set(roomFor(liveHeap()))
 	}
 	h.watch()
+}
+
+// glance looks whether the heap is at rest, and comes again while it is not.
+func (h *Heap) glance(now time.Time) {
+	u := look()
+	quiet := u.allocated-h.allocated <= quietBytes
+	h.allocated = u.allocated
+	h.mu.Lock()
+	rested := now.Sub(h.last) >= heapRest
+	giving := rested && quiet && u.worth() && !h.stopped
+	h.giving = giving
+	if !h.stopped && !(rested && quiet) {
+		h.rest.Reset(glance)
+	}
+	h.mu.Unlock()
+	if rested {
+		h.set(tightPercent)
+	}
+	if giving {
+		debug.FreeOSMemory()
+	}
+}
+
+// A use is what the runtime says of the heap, in bytes.
+type use struct {
+	live      uint64 // found by the last collection
+	held      uint64 // from the system
+	allocated uint64 // ever
+}
+
+// worth reports whether a collection would give much back.
+func (u use) worth() bool { return u.held > u.live+max(u.live/4, worthBytes) }
+
+func look() (u use) {
+	s := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
+		{Name: "/gc/heap/allocs:bytes"},
+	}
+	metrics.Read(s)
+	for i := range s {
+		if s[i].Value.Kind() != metrics.KindUint64 {
+			return use{} // a runtime that does not say it: nothing is worth it
+		}
+	}
+	return use{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() + s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
 }
 
 // roomFor is the percentage that gives a heap its room.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -28,6 +29,43 @@ func TestHeapGetsRoomUnderLoad(t *testing.T) {
 	require.Equal(t, tightPercent, h.now())
 	runtime.GC()
 	require.Equal(t, tightPercent, h.now())
+}
+
+// TestHeapGivesBackAtRest leaves garbage behind that nothing would collect for minutes.
+func TestHeapGivesBackAtRest(t *testing.T) {
+	t.Setenv("GOGC", "")
+	old := debug.SetGCPercent(tightPercent)
+	defer debug.SetGCPercent(old)
+	h := TendHeap()
+	defer h.Stop()
+	const mib = 1 << 20
+	live := make([]byte, 128*mib) // so that the garbage is no reason to collect
+	runtime.GC()
+	for range 64 {
+		garbage = make([]byte, mib)
+	}
+	garbage = nil
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	forced := m.NumForcedGC
+	require.Eventually(t, func() bool {
+		runtime.ReadMemStats(&m)
+		return m.NumForcedGC > forced && m.HeapReleased > 32*mib && m.HeapAlloc < 160*mib
+	}, time.Minute, 10*time.Millisecond)
+	runtime.KeepAlive(live)
+	require.False(t, look().worth())
+	require.Equal(t, forced+1, m.NumForcedGC)
+}
+
+// garbage keeps what is assigned to it from living on a stack.
+var garbage []byte
+
+func TestWorth(t *testing.T) {
+	require.False(t, use{}.worth())
+	require.False(t, use{live: 100, held: worthBytes}.worth())
+	require.True(t, use{live: 100, held: worthBytes + 101}.worth())
+	require.False(t, use{live: 1 << 30, held: 5 << 28}.worth())
+	require.True(t, use{live: 1 << 30, held: 5<<28 + 1}.worth())
 }
 
 func TestHeapRoom(t *testing.T) {
