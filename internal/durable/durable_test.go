@@ -134,6 +134,49 @@ func TestReplaceLeavesOldOrNew(t *testing.T) {
 	require.Len(t, names, 2)
 }
 
+// TestContentIsFlushedBeforeItsNameAndTheNameAfterwards: a file has all its content on the disk
+// before it is called what it will be called, and its directory is flushed once it is.
+func TestContentIsFlushedBeforeItsNameAndTheNameAfterwards(t *testing.T) {
+	made := func(old []byte) ([]byte, error) { return []byte("new"), nil }
+	for name, write := range map[string]func(path string) error{
+		"Replace":     func(path string) error { return Replace(path, []byte("new"), PrivateFile) },
+		"Create":      func(path string) error { return Create(path, []byte("new"), PrivateFile) },
+		"CreateOwned": func(path string) error { return CreateOwned(path, []byte("new")) },
+		"Update":      func(path string) error { return Update(path, 10, made) },
+		"UpdateOwned": func(path string) error { return UpdateOwned(path, 10, made) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := privateDir(t)
+			path := filepath.Join(dir, "f")
+			var flushed []string
+			fsync = func(f *os.File) error {
+				there, _ := os.ReadFile(path)
+				what := "the directory"
+				if f.Name() != dir {
+					raw, err := os.ReadFile(f.Name())
+					require.NoError(t, err)
+					what = "a file with " + string(raw)
+				}
+				flushed = append(flushed, fmt.Sprintf("%s, while %q is there", what, there))
+				return f.Sync()
+			}
+			defer func() { fsync = (*os.File).Sync }()
+			require.NoError(t, write(path))
+			require.Equal(t, []string{`a file with new, while "" is there`, `the directory, while "new" is there`}, flushed)
+		})
+	}
+}
+
+// TestANewDirectoryIsInAFlushedOne: so is each that was missing above it.
+func TestANewDirectoryIsInAFlushedOne(t *testing.T) {
+	dir := privateDir(t)
+	var flushed []string
+	fsync = func(f *os.File) error { flushed = append(flushed, f.Name()); return f.Sync() }
+	defer func() { fsync = (*os.File).Sync }()
+	require.NoError(t, MkdirPrivate(filepath.Join(dir, "a", "b")))
+	require.Equal(t, []string{dir, filepath.Join(dir, "a")}, flushed)
+}
+
 func TestCreateNeverReplaces(t *testing.T) {
 	dir := privateDir(t)
 	path := filepath.Join(dir, "key")
