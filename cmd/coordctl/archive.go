@@ -19,6 +19,8 @@ func (a *app) archiveCommand() *cobra.Command {
 		Long: `Remove an objective that is completed or cancelled, with its runs, sessions, bindings,
 artifacts, signals and evidence. They cannot be brought back, and their ids stay used.
 The operations stay until their retention ends.`,
+		Example: `  coordctl archive objective 3f1a9c
+  coordctl archive objective 3f1a9c --if-revision 4`,
 		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("if-revision") && ifRevision == 0 {
@@ -29,7 +31,7 @@ The operations stay until their retention ends.`,
 	}
 	c.Flags().Uint64Var(&ifRevision, "if-revision", 0, "only if the objective is at revision `N`")
 	c.Flags().StringVar(&op, "op", "", opFlagHelp)
-	return group("archive", "Remove an object and everything beneath it", c)
+	return group("archive", "Remove an object and everything beneath it", `Remove an object that has ended and everything beneath it. It cannot be brought back.`, c)
 }
 
 func (a *app) archiveObjective(ctx context.Context, idText string, ifRevision uint64, opText string) error {

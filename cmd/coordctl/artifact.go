@@ -31,6 +31,9 @@ func (a *app) artifactCommand() *cobra.Command {
 		Long: `Register an artifact manifest. With --run it is revision 1 of a new artifact of that run's
 session. With --id alone it is the next revision of that artifact. The coordinator keeps the
 manifest's bytes; what they mean is said by --schema.`,
+		Example: `  coordctl artifact register --run 2d88da09 --manifest manifest.json
+  sha256sum dist/* | coordctl artifact register --run 2d88da09 --manifest - --schema 2
+  coordctl artifact register --id 7be410 --manifest manifest.json`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.registerArtifact(cmd.Context(), f)
@@ -42,7 +45,7 @@ manifest's bytes; what they mean is said by --schema.`,
 	c.Flags().Uint16Var(&f.schema, "schema", 1, "the manifest's schema `N`")
 	c.Flags().StringVar(&f.manifest, "manifest", "", "the manifest: a `FILE`, or - for standard input (required)")
 	c.Flags().StringVar(&f.op, "op", "", opFlagHelp+"; give --id and --revision too")
-	return group("artifact", "Keep what a run has made", c)
+	return group("artifact", "Keep what a run has made", `Keep what a run has made: manifests, which say what there is and where.`, c)
 }
 
 // load reads the manifest's bytes.

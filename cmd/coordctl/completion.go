@@ -15,9 +15,15 @@ import (
 
 func completionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:       "completion bash|zsh|fish",
-		Short:     "Print a script that completes coordctl's command lines",
-		Long:      "Print a script that completes coordctl's command lines, as in: source <(coordctl completion bash)",
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a script that completes coordctl's command lines",
+		Long: `Print a script that completes coordctl's command lines: commands, flags and their values, and from the
+coordinator that is meant the ids of records, with their titles and states. A coordinator that does
+not answer soon completes nothing.`,
+		Example: `  source <(coordctl completion bash)
+  coordctl completion bash > ~/.local/share/bash-completion/completions/coordctl
+  coordctl completion zsh > "${fpath[1]}/_coordctl"
+  coordctl completion fish > ~/.config/fish/completions/coordctl.fish`,
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args:      exactArgs("SHELL"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -37,6 +37,8 @@ The first line on standard output is the address to open. Its token is good once
 browser; start the console again for another one. The console is a client like every other
 and may do what its key may. It listens on this machine alone: to use it from another one,
 forward its port with ssh -L, and open the address there.`,
+		Example: `  coordctl console
+  coordctl console --listen 127.0.0.1:8080 --no-browser`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.console(cmd.Context(), f) },
 	}

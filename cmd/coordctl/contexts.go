@@ -151,18 +151,26 @@ func (a *app) usual() string {
 func (a *app) contextCommand() *cobra.Command {
 	list := &cobra.Command{
 		Use: "list", Short: "List the contexts that have names", Args: exactArgs(),
-		RunE: func(*cobra.Command, []string) error { return a.contextList() },
+		Long:    `List the contexts that have names, where their coordinators are, and which is used when none is named.`,
+		Example: "  coordctl context list\n  coordctl context list -o wide",
+		RunE:    func(*cobra.Command, []string) error { return a.contextList() },
 	}
 	add := &cobra.Command{
 		Use: "add NAME FILE", Short: "Give a context file a name, for --context and context use", Args: exactArgs("NAME", "FILE"),
-		RunE: func(_ *cobra.Command, args []string) error { return a.contextAdd(args[0], args[1]) },
+		Long:    `Give a context file a name, for --context and context use. The file stays where it is, and is checked.`,
+		Example: "  coordctl context add staging /srv/staging/client/context.toml",
+		RunE:    func(_ *cobra.Command, args []string) error { return a.contextAdd(args[0], args[1]) },
 	}
 	use := &cobra.Command{
 		Use: "use NAME", Short: "Use a context where none is named", Args: exactArgs("NAME"), ValidArgsFunction: completeContexts,
-		RunE: func(_ *cobra.Command, args []string) error { return a.contextUse(args[0]) },
+		Long:    `Use a context where none is named, from now on. The context that coordctl up makes is called local.`,
+		Example: "  coordctl context use staging\n  coordctl context use local",
+		RunE:    func(_ *cobra.Command, args []string) error { return a.contextUse(args[0]) },
 	}
 	show := &cobra.Command{
 		Use: "show [NAME]", Short: "Show a context, or the one in use", ValidArgsFunction: completeContexts,
+		Long:    `Show a context, or the one in use: where its coordinator is, what it pins of it, and its owners.`,
+		Example: "  coordctl context show\n  coordctl context show staging -o json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usage("%s takes at most a name", cmd.CommandPath())
@@ -171,7 +179,8 @@ func (a *app) contextCommand() *cobra.Command {
 		},
 		RunE: func(_ *cobra.Command, args []string) error { return a.contextShow(args) },
 	}
-	return group("context", "Choose among coordinators", list, add, use, show)
+	return group("context", "Choose among coordinators", `Choose among coordinators. A context is a file that says where one is and how to know it; contexts can
+have names.`, list, add, use, show)
 }
 
 func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {

@@ -100,6 +100,7 @@ func (a *app) deedCommand(use, short string, kind frames.CommandKind) *cobra.Com
 	var noWait bool
 	c := &cobra.Command{
 		Use: use + " RUN", Short: short, Args: exactArgs("RUN"),
+		Long: short + ". The run is named by its id, or by the first digits of it that no other run\nhas. A run that is not in the right state for it is refused.", Example: "  coordctl " + use + " 2d88da09",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d := deed{line: use, kind: frames.KindRun, member: "run_id", cmd: kind,
 				body: func(id frames.ObjectID) codec.Message { return &frames.RunCommand{RunID: frames.RunID(id)} }}
@@ -120,6 +121,7 @@ func (a *app) cancelCommand() *cobra.Command {
 		c.AddCommand(sub)
 	}
 	c.Long = "Cancel a run: its process gets SIGTERM and, when its grace is over, SIGKILL; a run that has no\nprocess yet never gets one. An objective is cancelled with: coordctl cancel objective ID"
+	c.Example = "  coordctl cancel 2d88da09\n  coordctl cancel 2d88da09 --no-wait\n  coordctl cancel objective 3f1a9c"
 	return c
 }
 
@@ -137,6 +139,8 @@ func (a *app) endBindingCommand() *cobra.Command {
 		Long: `End a binding. Where its owner is connected the process is killed and the binding ends with
 the reason given. Where it is not, the binding ends at once, without evidence; owner-lost is
 for that case alone.`,
+		Example: `  coordctl end 9a07c4 --reason failed
+  coordctl end 9a07c4 --reason owner-lost`,
 		Args: exactArgs("BINDING"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, ok := endReasons[strings.ToLower(strings.ReplaceAll(reason, "_", "-"))]
@@ -161,6 +165,8 @@ func (a *app) signalCommand(use, short string, kind frames.CommandKind) *cobra.C
 	var op, note string
 	c := &cobra.Command{
 		Use: use + " SIGNAL", Short: short, Args: exactArgs("SIGNAL"),
+		Long:    short + ". It is named by its id or the first digits of it;\ncoordctl signals lists those that are open.",
+		Example: "  coordctl " + use + " 8c1f00\n  coordctl " + use + ` 8c1f00 --note "known, see the release notes"`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d := deed{line: use, kind: frames.KindSignal, member: "signal_id", cmd: kind}
 			var text *string

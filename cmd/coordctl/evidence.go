@@ -27,13 +27,15 @@ the facts cover, as behind the owner's size cap, is not checked.
 
 Exit code 0 says that everything agrees; 1 that something differs, is missing or cannot be
 checked, which the report names.`,
+		Example: `  coordctl evidence verify 2d88da09
+  coordctl evidence verify 2d88da09 --no-output -o json`,
 		Args: exactArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.verifyEvidence(cmd.Context(), args[0], !noOutput)
 		},
 	}
 	verify.Flags().BoolVar(&noOutput, "no-output", false, "do not read the output from the owner")
-	return group("evidence", "Check what a run left as proof", verify)
+	return group("evidence", "Check what a run left as proof", `Check what a run left as proof of what its process did.`, verify)
 }
 
 // errNotProved is the end of a verification that did not agree in everything.

@@ -63,8 +63,14 @@ func capsFor(kind frames.ObjectKind) frames.Capability {
 func (a *app) getCommand() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
-		Use:               "get KIND [ID]",
-		Short:             "Show records of one kind, from a verified snapshot",
+		Use:   "get KIND [ID]",
+		Short: "Show records of one kind, from a verified snapshot",
+		Long: `Show records of one kind, or the one that an id or its first digits name, from a snapshot that has been
+verified: all of it is what the coordinator says there is, as of one event.`,
+		Example: `  coordctl get objective
+  coordctl get run 2d88da09 -o json
+  coordctl get signal --watch
+  coordctl get run -o jsonpath='{range .items[*]}{.id}{"\n"}{end}'`,
 		ValidArgsFunction: completeKinds,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 2 {

@@ -24,7 +24,10 @@ func (a *app) pingCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "ping",
 		Short: "See whether the coordinator answers",
-		Args:  exactArgs(),
+		Long:  `See whether the coordinator answers, who it is, and how long that took. Nothing is read.`,
+		Example: `  coordctl ping
+  coordctl ping --wait 10s`,
+		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.session(cmd.Context(), client.Options{Offered: quietCaps}, false, func(ctx context.Context, s *session) error {
 				start := time.Now()
@@ -165,13 +168,18 @@ that is the exit code for its end, which is waited for.`,
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the operations that this client began and does not know the end of",
-		Args:  exactArgs(),
-		RunE:  func(*cobra.Command, []string) error { return a.opList() },
+		Long: `List the operations that this client began and does not know the end of: their answers were lost. Each
+comes with the command line that finds out.`,
+		Example: `  coordctl op list`,
+		Args:    exactArgs(),
+		RunE:    func(*cobra.Command, []string) error { return a.opList() },
 	}
 	forget := &cobra.Command{
-		Use:   "forget ID",
-		Short: "Take an operation off that list",
-		Args:  exactArgs("ID"),
+		Use:     "forget ID",
+		Short:   "Take an operation off that list",
+		Long:    `Take an operation off the list of those whose end this client does not know. What it did stays done.`,
+		Example: `  coordctl op forget 5d0f3a`,
+		Args:    exactArgs("ID"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			prefix, err := checkPrefix(args[0])
 			if err != nil {
@@ -180,7 +188,7 @@ that is the exit code for its end, which is waited for.`,
 			return a.opForget(prefix)
 		},
 	}
-	return group("op", "Look at operations", get, list, forget)
+	return group("op", "Look at operations", `Look at operations: the commands that were sent, each under an id of its own, and what became of them.`, get, list, forget)
 }
 
 func (a *app) opGet(ctx context.Context, prefix string) error {
@@ -290,7 +298,10 @@ func (a *app) keygenCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "keygen --out FILE",
 		Short: "Make a client key and print its public half",
-		Args:  exactArgs(),
+		Long: `Make a client key and print its public half, which is enrolled with: coordinatord keys add. The file
+holds the secret half and is readable by you alone; one that exists is not replaced.`,
+		Example: `  coordctl keygen --out ~/.config/coordinator/ana.ed25519`,
+		Args:    exactArgs(),
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
 				return usage("keygen needs --out FILE: where the secret key goes, readable by you alone")

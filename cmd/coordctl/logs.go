@@ -31,6 +31,9 @@ no process yet is waited for.
 With -o json standard output is one JSON object a line, by its "event": "output" with the
 "offset" of its first byte and the bytes as base64 in "data", and at the end "check" with the
 numbers, the ranges that differ and the findings, which standard error then does not say.`,
+		Example: `  coordctl logs 2d88da09
+  coordctl logs 2d88da09 --follow
+  coordctl logs 2d88da09 --quiet > build.log`,
 		Args: exactArgs("RUN"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.logs(cmd.Context(), args[0], follow, quiet)

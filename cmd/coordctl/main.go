@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -109,6 +110,10 @@ through a context file.
 
 Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 5 unavailable or timed out before anything was sent, 6 outcome unknown.`,
+		Example: `  coordctl up
+  coordctl run --title "Nightly build" -- make all
+  coordctl get run
+  coordctl logs 2d88da09 --follow`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -199,10 +204,10 @@ func exactArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// group is a command that only holds others.
-func group(use, short string, sub ...*cobra.Command) *cobra.Command {
+// group is a command that only holds others, and shows one example of each.
+func group(use, short, long string, sub ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{
-		Use: use, Short: short,
+		Use: use, Short: short, Long: long,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("%s needs a subcommand; see %s --help", cmd.CommandPath(), cmd.CommandPath())
@@ -210,6 +215,11 @@ func group(use, short string, sub ...*cobra.Command) *cobra.Command {
 			return unknownCommand(cmd, args[0])
 		},
 	}
+	for _, s := range sub {
+		first, _, _ := strings.Cut(s.Example, "\n")
+		c.Example += first + "\n"
+	}
+	c.Example = strings.TrimSuffix(c.Example, "\n")
 	c.AddCommand(sub...)
 	return c
 }

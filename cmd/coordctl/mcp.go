@@ -32,6 +32,8 @@ but for waits, which have their own bound.
 
 With --read-only there are no tools that change anything, and no more than reading is asked of
 the coordinator.`,
+		Example: `  coordctl mcp --read-only
+  coordctl --context staging mcp`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.mcp(cmd.Context(), readOnly) },
 	}

@@ -123,7 +123,12 @@ func (a *app) createCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "objective --title TEXT [--document FILE|-]",
 		Short: "Create an objective",
-		Args:  exactArgs(),
+		Long: `Create an objective: what work is for. Its document is one JSON object with a "title"; whatever else
+it holds is kept as it is. Without --id it gets a new id, which is printed.`,
+		Example: `  coordctl create objective --title "Release 1.4"
+  coordctl create objective --document release.json
+  echo '{"title":"Release 1.4","owner":"ana"}' | coordctl create objective --document -`,
+		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.createObjective(cmd.Context(), doc, id, op)
 		},
@@ -131,7 +136,7 @@ func (a *app) createCommand() *cobra.Command {
 	doc.register(c)
 	c.Flags().StringVar(&id, "id", "", "the objective's `ID`, 32 hex digits (default: a new random one)")
 	c.Flags().StringVar(&op, "op", "", opFlagHelp)
-	return group("create", "Create an object", c)
+	return group("create", "Create an object", `Create an object, by its kind. Runs are created with: coordctl run`, c)
 }
 
 func (a *app) createObjective(ctx context.Context, doc documentFlags, idText, opText string) error {
@@ -203,7 +208,9 @@ func (a *app) updateCommand() *cobra.Command {
 		Use:   "objective ID (--title TEXT | --document FILE|-)",
 		Short: "Replace an objective's document",
 		Long:  "Replace an objective's document. With --title alone the new document holds nothing else.",
-		Args:  exactArgs("ID"),
+		Example: `  coordctl update objective 3f1a9c --title "Release 1.5"
+  coordctl update objective 3f1a9c --document release.json --if-revision 2`,
+		Args: exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("if-revision") && ifRevision == 0 {
 				return usage("--if-revision is 0; an objective's revisions start at 1")
@@ -214,7 +221,7 @@ func (a *app) updateCommand() *cobra.Command {
 	doc.register(c)
 	c.Flags().Uint64Var(&ifRevision, "if-revision", 0, "only if the objective is at revision `N`")
 	c.Flags().StringVar(&op, "op", "", opFlagHelp)
-	return group("update", "Change an object", c)
+	return group("update", "Change an object", `Change an object, by its kind.`, c)
 }
 
 func (a *app) updateObjective(ctx context.Context, idText string, doc documentFlags, ifRevision uint64, opText string) error {
@@ -270,13 +277,16 @@ func (a *app) endCommand(e ending) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "objective ID",
 		Short: "Mark an objective " + strings.ToLower(e.state.String()) + "; its document stays as it is",
-		Args:  exactArgs("ID"),
+		Long: "Mark an objective " + strings.ToLower(e.state.String()) + `. Its document is sent back as it was read, at the revision at which it was
+read: somebody else's change in between is a conflict, and is not lost. Its runs go on.`,
+		Example: fmt.Sprintf("  coordctl %s objective 3f1a9c", e.verb),
+		Args:    exactArgs("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.endObjective(cmd.Context(), e, args[0], op)
 		},
 	}
 	c.Flags().StringVar(&op, "op", "", opFlagHelp)
-	return group(e.verb, e.short, c)
+	return group(e.verb, e.short, e.short+", by its id. What it holds stays as it is.", c)
 }
 
 // endObjective sends the document back as it stands, at the revision at which it was read:

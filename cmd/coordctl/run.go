@@ -75,6 +75,10 @@ With -o json standard output is one JSON object a line, by its "event": "started
 ids, "state" whenever the run's changes, "output" with the "offset" of its first byte and the
 bytes as base64 in "data", and "ended". Exit codes of coordctl's own (see coordctl --help) come
 with a line on standard error and without "ended".`,
+		Example: `  coordctl run --title "Nightly build" -- make all
+  coordctl run --objective 3f1a9c --env CI=1 --cwd /srv/app -- ./test.sh
+  coordctl run --detach -- sleep 60
+  coordctl run --op 5d0f3a3e8b1c4a6f9e2d7c1b0a998877`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case f.op == "" && len(args) == 0:

@@ -16,7 +16,11 @@ func (a *app) snapshotCommand() *cobra.Command {
 	save := &cobra.Command{
 		Use:   "save FILE",
 		Short: "Take a snapshot, verify it and keep it",
-		Args:  exactArgs("FILE"),
+		Long: `Take a snapshot of all that this key may see, verify it and keep it in a file, which replaces one that is
+there only once all of it is durable.`,
+		Example: `  coordctl snapshot save monday.snap
+  coordctl snapshot save monday.snap --without-operations`,
+		Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			caps := readCaps
 			if admin {
@@ -33,18 +37,23 @@ func (a *app) snapshotCommand() *cobra.Command {
 	save.Flags().BoolVar(&admin, "admin", false, "with ADMIN records, which change with every activation")
 	save.Flags().BoolVar(&quiet, "without-operations", false, "without OPERATION records")
 	verify := &cobra.Command{
-		Use:   "verify FILE",
-		Short: "Recompute a kept snapshot's order, totals and digest",
-		Args:  exactArgs("FILE"),
-		RunE:  func(_ *cobra.Command, args []string) error { return a.verifyFile(args[0]) },
+		Use:     "verify FILE",
+		Short:   "Recompute a kept snapshot's order, totals and digest",
+		Long:    `Recompute a kept snapshot's order, totals and digest. No coordinator is asked.`,
+		Example: `  coordctl snapshot verify monday.snap`,
+		Args:    exactArgs("FILE"),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.verifyFile(args[0]) },
 	}
 	diff := &cobra.Command{
 		Use:   "diff A B",
 		Short: "Say whether two kept snapshots hold byte for byte the same records",
-		Args:  exactArgs("A", "B"),
-		RunE:  func(_ *cobra.Command, args []string) error { return a.diffFiles(args[0], args[1]) },
+		Long: `Say whether two kept snapshots hold byte for byte the same records, whoever was in charge when they were
+taken. The exit code is 1 when they differ, as with diff(1).`,
+		Example: `  coordctl snapshot diff monday.snap tuesday.snap`,
+		Args:    exactArgs("A", "B"),
+		RunE:    func(_ *cobra.Command, args []string) error { return a.diffFiles(args[0], args[1]) },
 	}
-	return group("snapshot", "Keep and check snapshots", save, verify, diff)
+	return group("snapshot", "Keep and check snapshots", `Keep and check snapshots: all the records that this key may see, as of one event, with a digest.`, save, verify, diff)
 }
 
 func (s *session) save(ctx context.Context, path string) error {

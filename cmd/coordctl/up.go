@@ -56,6 +56,9 @@ that dies is started again; one that cannot serve as things are ends the command
 reason. Runs go on while the coordinator dies and comes back. Ctrl-C stops the coordinator,
 then the owner, which ends the processes that still run, then the witness; a second Ctrl-C
 ends all at once. A state from before there were owners gets one.`,
+		Example: `  coordctl up
+  coordctl up --state ~/demo --lease 6
+  coordctl up --quic 0.0.0.0:7443`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("lease") && (lease < 6 || lease > 60) {

@@ -44,6 +44,10 @@ for. --timeout bounds the time to the first snapshot only. With
 -o json each line is one object, and with -o yaml a document; "type" says of what. A template
 (-o jsonpath=…) is filled in for each of them; gaps and their ends are then told on standard
 error.`,
+		Example: `  coordctl watch
+  coordctl watch run 2d88da09
+  coordctl watch --signals
+  coordctl watch objective --limit 10 -o json`,
 		ValidArgsFunction: completeKinds,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 2 {

@@ -39,7 +39,8 @@ func backupCommand(state *string) *cobra.Command {
 			"coordinator runs, its store is checked first and then copied.\n\n" +
 			"A backup holds the authority key: whoever reads it can pretend to be the\n" +
 			"coordinator to its clients. It never holds the link key or anything of the witness.",
-		Args: cobra.ExactArgs(1),
+		Example: "  coordinatord backup /backup/coordinator-monday --state /var/lib/coordinator",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

@@ -32,6 +32,7 @@ func compactCommand(state *string) *cobra.Command {
 			"compared with the old one, value by value, before it takes its place in one step;\n" +
 			"an interruption at any point leaves a whole store. It refuses while a coordinator\n" +
 			"runs on the store, and where the disk has no room for both files.",
+		Example: "  coordinatord compact --state /var/lib/coordinator",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, err := stateDir(state)
 			if err != nil {

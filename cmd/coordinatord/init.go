@@ -52,6 +52,8 @@ func initCommand(state *string) *cobra.Command {
 		Short: "make a state directory: configuration, keys, an empty registry and an empty store",
 		Long: "init makes a new coordinator. It needs the pins of its witness, which\n" +
 			"`witnessd init` printed, and never replaces a key, a store or a configuration.",
+		Example: "  coordinatord init --state /var/lib/coordinator --witness-quic 10.0.0.2:7741 \\\n" +
+			"    --witness-id 31c0… --witness-authority sha256:…",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, err := stateDir(state)
 			if err != nil {

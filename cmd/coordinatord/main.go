@@ -28,13 +28,18 @@ func main() {
 }
 
 func newRoot() *cobra.Command {
-	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work"}
+	root := &cobra.Command{Use: "coordinatord", Short: "the coordinator daemon: durable, fenced authority for work",
+		Long: "coordinatord runs the coordinator endpoint on a state directory: a durable, fenced authority\n" +
+			"for work. init makes the directory, serve runs it, and the other commands look after it.",
+		Example: "  coordinatord serve --state /var/lib/coordinator\n  coordinatord status --state /var/lib/coordinator",
+	}
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
 	daemon.AddColor(root)
 	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), compactCommand(&state), statusCommand(&state),
 		backupCommand(&state), restoreCommand(&state),
-		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}}))
+		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()},
+			Line: "coordinatord keys --state /var/lib/coordinator"}))
 	return root
 }
 

@@ -63,7 +63,8 @@ func restoreCommand(state *string) *cobra.Command {
 			"process owners answer for work that they did since, and start none of it again.\n" +
 			"The new directory has a new link key, which must be enrolled with the lines that\n" +
 			"restore prints; revoke the old one with the others.",
-		Args: cobra.ExactArgs(1),
+		Example: "  coordinatord restore /backup/coordinator-monday --state /var/lib/coordinator",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

@@ -25,6 +25,10 @@ func serveCommand(state *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "run the coordinator until it is told to stop",
+		Long: "serve checks the store, waits for the lease of its predecessor to end, and serves until\n" +
+			"SIGTERM, SIGINT or SIGHUP. The line on standard output that begins with ready says that it\n" +
+			"serves; logs go to standard error.",
+		Example: "  coordinatord serve --state /var/lib/coordinator\n  coordinatord serve --state /var/lib/coordinator --log-format json --log-connections=false",
 		RunE: func(c *cobra.Command, _ []string) error {
 			dir, err := stateDir(state)
 			if err != nil {

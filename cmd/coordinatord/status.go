@@ -29,6 +29,7 @@ func statusCommand(state *string) *cobra.Command {
 		Short: "show a running coordinator's authority, connections and use of its quotas",
 		Long: "status asks the coordinator that runs on the state directory. It needs no key and no\n" +
 			"place among the clients' connections: whoever may read the directory may ask.",
+		Example: "  coordinatord status --state /var/lib/coordinator\n  coordinatord status --state /var/lib/coordinator -o json",
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

@@ -48,6 +48,7 @@ func verifyCommand(state *string) *cobra.Command {
 			"changes nothing and refuses while a coordinator runs on the store. With --backup it\n" +
 			"checks a backup instead: every file's digest, that none is missing or added, and\n" +
 			"then the store in it, which must end where the manifest says.",
+		Example: "  coordinatord verify --state /var/lib/coordinator\n  coordinatord verify --backup /backup/coordinator-monday",
 		RunE: func(c *cobra.Command, _ []string) error {
 			var o store.Options
 			if advance {

@@ -36,7 +36,10 @@ func initCommand(state *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "init",
 		Short: "make an owner: authority key, empty registry and journal, owner.toml",
-		Args:  cobra.NoArgs,
+		Long: "init makes a new owner. It needs the id and the public key of the witness, which\n" +
+			"`witnessd init` printed: certificates of that one count and no others.",
+		Example: "  ownerd init --state /var/lib/coordinator-owner --witness-id 31c0… --witness-public-key ed25519:…",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

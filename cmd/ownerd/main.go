@@ -35,6 +35,10 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ownerd",
 		Short: "the owner that runs processes and tells the truth about them",
+		Long: "ownerd runs the process owner: it starts processes for coordinators on terminals of their own,\n" +
+			"keeps a journal of them, and tells what became of them. It runs as a user of its own, whose\n" +
+			"rights the processes have.",
+		Example: "  ownerd serve --state /var/lib/coordinator-owner\n  ownerd status --state /var/lib/coordinator-owner",
 	}
 	root.PersistentFlags().StringVar(&state, "state", "", "the owner's own state directory (required)")
 	daemon.AddColor(root)
@@ -42,7 +46,7 @@ func rootCommand() *cobra.Command {
 		initCommand(&state),
 		serveCommand(&state),
 		statusCommand(&state),
-		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: registryRules()}),
+		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: registryRules(), Line: "ownerd keys --state /var/lib/coordinator-owner"}),
 	)
 	return root
 }

@@ -30,7 +30,10 @@ func serveCommand(state *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "run the owner; prints a line that begins with ready once it listens",
-		Args:  cobra.NoArgs,
+		Long: "serve runs the owner until SIGTERM, SIGINT or SIGHUP. Its processes end\n" +
+			"with it; they go on while a coordinator is away.",
+		Example: "  ownerd serve --state /var/lib/coordinator-owner",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			log, err := logFlags.Logger(c.ErrOrStderr())
 			if err != nil {

@@ -56,9 +56,11 @@ var stateNames = map[frames.EffectState]string{
 func statusCommand(state *string) *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use:   "status",
-		Short: "show effects, live processes and facts that wait, whether the owner runs or not",
-		Args:  cobra.NoArgs,
+		Use:     "status",
+		Short:   "show effects, live processes and facts that wait, whether the owner runs or not",
+		Long:    "status reads the state directory, whether the owner runs or not, and changes nothing.",
+		Example: "  ownerd status --state /var/lib/coordinator-owner\n  ownerd status --state /var/lib/coordinator-owner -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

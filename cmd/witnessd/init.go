@@ -35,7 +35,11 @@ func initCommand(state *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "init",
 		Short: "make a witness: id, authority key, empty registry and state, witness.toml",
-		Args:  cobra.NoArgs,
+		Long: "init makes a new witness and prints what coordinators and owners pin of it. With --above it\n" +
+			"takes the place of one that is lost, whose grants it must not go below.",
+		Example: "  witnessd init --state /var/lib/coordinator-witness --quic 10.0.0.2:7741\n" +
+			"  witnessd init --state /var/lib/coordinator-witness --above 12,12 --coordinator 5a1e…",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

@@ -33,6 +33,9 @@ func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "witnessd",
 		Short: "the witness that grants a coordinator its one lease",
+		Long: "witnessd runs the witness: it grants a coordinator its one lease, and remembers the highest epoch\n" +
+			"that it granted. It runs apart from the coordinator, as a user of its own or on a third host.",
+		Example: "  witnessd serve --state /var/lib/coordinator-witness\n  witnessd status --state /var/lib/coordinator-witness",
 	}
 	root.PersistentFlags().StringVar(&state, "state", "", "the witness's own state directory (required)")
 	daemon.AddColor(root)
@@ -40,7 +43,7 @@ func rootCommand() *cobra.Command {
 		initCommand(&state),
 		serveCommand(&state),
 		statusCommand(&state),
-		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: registryRules()}),
+		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: registryRules(), Line: "witnessd keys --state /var/lib/coordinator-witness"}),
 	)
 	return root
 }

@@ -26,7 +26,10 @@ func serveCommand(state *string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "run the witness; prints a line that begins with ready once it listens",
-		Args:  cobra.NoArgs,
+		Long: "serve runs the witness until SIGTERM, SIGINT or SIGHUP. While it is\n" +
+			"away no lease is renewed, and coordinators stop before theirs ends.",
+		Example: "  witnessd serve --state /var/lib/coordinator-witness",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			log, err := logFlags.Logger(c.ErrOrStderr())
 			if err != nil {

@@ -43,9 +43,11 @@ type leaseJSON struct {
 func statusCommand(state *string) *cobra.Command {
 	var output string
 	c := &cobra.Command{
-		Use:   "status",
-		Short: "show the last activation of each coordinator, whether the witness runs or not",
-		Args:  cobra.NoArgs,
+		Use:     "status",
+		Short:   "show the last activation of each coordinator, whether the witness runs or not",
+		Long:    "status reads the state directory, whether the witness runs or not, and changes nothing.",
+		Example: "  witnessd status --state /var/lib/coordinator-witness\n  witnessd status --state /var/lib/coordinator-witness -o json",
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := daemon.CheckOutput(output); err != nil {
 				return err

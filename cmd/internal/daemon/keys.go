@@ -36,6 +36,8 @@ type KeysOptions struct {
 	State *string
 	// Rules are those of the daemon's registry. With NeedCoordinator, add takes --coordinator.
 	Rules handshake.Rules
+	// Line is a command line of the program up to the subcommand, for examples.
+	Line string
 	// Now is the wall clock. Nil means time.Now.
 	Now func() time.Time
 	// LoadWait bounds the wait for a running daemon. Zero means 10 s.
@@ -51,12 +53,24 @@ func KeysCommand(o KeysOptions) *cobra.Command {
 		o.LoadWait = defaultLoadWait
 	}
 	k := &keys{KeysOptions: o}
-	c := &cobra.Command{Use: "keys", Short: "enrol, list and revoke the workload keys that may connect"}
+	c := &cobra.Command{Use: "keys", Short: "enrol, list and revoke the workload keys that may connect",
+		Long: "keys edits the registry of workload keys in the state directory. An edit is in force once\n" +
+			"the command returns: a daemon that runs has read it by then.",
+		Example: k.example("list")}
 	c.AddCommand(k.addCommand(), k.listCommand(), k.revokeCommand())
 	return c
 }
 
 type keys struct{ KeysOptions }
+
+// example is one line for each of the ends of a command line.
+func (k *keys) example(ends ...string) string {
+	var lines []string
+	for _, end := range ends {
+		lines = append(lines, "  "+k.Line+" "+end)
+	}
+	return strings.Join(lines, "\n")
+}
 
 func (k *keys) path() (string, error) {
 	if k.State == nil || *k.State == "" {
@@ -67,10 +81,18 @@ func (k *keys) path() (string, error) {
 
 func (k *keys) addCommand() *cobra.Command {
 	var scope, expires, label, coordinator, output string
+	ends := []string{"add --label laptop ed25519:…", "add --scope work_read --expires 720h ed25519:…"}
+	if k.Rules.NeedCoordinator {
+		ends = []string{"add --coordinator 5a1e… ed25519:…"}
+	}
 	c := &cobra.Command{
 		Use:   "add ed25519:HEX",
 		Short: "enrol a public key; returns once a running daemon has it",
-		Args:  cobra.ExactArgs(1),
+		Long: "add enrols a public key, which the key's owner prints and sends: coordctl keygen makes one\n" +
+			"for a client, and init prints those of the daemons. It may do what --scope says until\n" +
+			"--expires.",
+		Example: k.example(ends...),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := CheckOutput(output); err != nil {
 				return err
@@ -194,7 +216,10 @@ func (k *keys) revokeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke sha256:HEX|LABEL",
 		Short: "revoke a key; returns once a running daemon has cut it off",
-		Args:  cobra.ExactArgs(1),
+		Long: "revoke ends what a key may do, for good: its connections are cut, and what they had queued\n" +
+			"is refused. It is named by its id or its label, as list shows them.",
+		Example: k.example("revoke laptop"),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := CheckOutput(output); err != nil {
 				return err
@@ -230,7 +255,10 @@ func (k *keys) listCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "list the enrolled keys",
-		Args:  cobra.NoArgs,
+		Long: "list shows every key that was enrolled, what it may do, until when, and whether it has been\n" +
+			"revoked.",
+		Example: k.example("list", "list -o json"),
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := CheckOutput(output); err != nil {
 				return err
