@@ -198,8 +198,12 @@ func (b *build) do(ctx context.Context, step string, kind frames.CommandKind, bo
 		return err
 	}
 	switch result.State {
-	case frames.OperationSucceeded, frames.OperationPending, frames.OperationTombstoned:
-		return nil // PENDING ends in the view; a tombstone is an old result without its body
+	case frames.OperationSucceeded, frames.OperationPending: // whose end the view shows
+		return nil
+	case frames.OperationTombstoned: // an old result, without its body
+		if result.Final == frames.OperationSucceeded {
+			return nil
+		}
 	case frames.OperationRejected:
 		return fmt.Errorf("%s: %v: %s", step, result.Code, result.Message)
 	}

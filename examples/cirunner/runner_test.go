@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -90,6 +91,15 @@ func TestAStageThatFails(t *testing.T) {
 	require.NoError(t, os.WriteFile(log, []byte("not what it printed"), 0o600))
 	_, err = (&cirunner.Runner{Context: c}).Build(ctx, p, build)
 	require.ErrorContains(t, err, "the evidence of run")
+
+	// A build goes on in no other history than its own: here the client is made to remember that it
+	// has found one replaced since.
+	state := client.StatePath(c.Path, c.CoordinatorID)
+	memory := daemons.read(state)
+	require.NoError(t, os.WriteFile(state, []byte(strings.Replace(memory, "{", `{"lost_history":{"activation":1,"cut":9,"found":1,"base":2},`, 1)), 0o600))
+	_, err = (&cirunner.Runner{Context: c}).Build(ctx, p, build)
+	require.ErrorContains(t, err, "a history that is gone")
+	require.NoError(t, os.WriteFile(state, []byte(memory), 0o600))
 
 	ready, release := make(chan struct{}), make(chan struct{})
 	held := make(chan error, 1)

@@ -64,6 +64,9 @@ func (b *build) start(ctx context.Context, objective frames.ObjectiveID, s Stage
 		return nil, err
 	}
 	step, run := step(s), new(frames.StartRun)
+	if kept, begun := b.book.Steps[step]; begun && (codec.Decode(run, kept.Payload) != nil || !bytes.Equal(run.ExecutorDocument, document)) {
+		return nil, fmt.Errorf("the book in %s is of another pipeline", b.dir)
+	}
 	draw := func() ([]frames.Precondition, error) {
 		*run = frames.StartRun{ObjectiveID: objective, RunID: fresh[frames.RunID](), WorkSessionID: fresh[frames.WorkSessionID](),
 			PendingBindingID: fresh[frames.PendingBindingID](), ExecutorSchema: owner.ExecutorSchema, ExecutorDocument: document}
@@ -94,9 +97,6 @@ func (b *build) start(ctx context.Context, objective frames.ObjectiveID, s Stage
 				return nil, err
 			}
 		}
-	}
-	if !bytes.Equal(run.ExecutorDocument, document) {
-		return nil, fmt.Errorf("the book in %s is of another pipeline", b.dir)
 	}
 	view, err := b.replica.WaitFor(ctx, func(v *client.View) bool {
 		op := v.Operation(b.book.Steps[step].OperationID)
