@@ -24,7 +24,7 @@ const implementing = "implementing.md"
 func TestImplementingDocument(t *testing.T) {
 	t.Parallel()
 	needPython(t)
-	docsh.Run(t, implementing, docsh.Options{Timeout: 2 * time.Minute, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}, Prepare: func(_, dir string) error {
+	docsh.Run(t, implementing, docsh.Options{Timeout: 5 * time.Minute, Env: []string{"PYTHONDONTWRITEBYTECODE=1"}, Prepare: func(_, dir string) error {
 		for _, part := range []string{"docs/python", "vectors/testdata"} {
 			if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join("..", part))); err != nil {
 				return err

@@ -3,6 +3,8 @@ package docs
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 
@@ -92,14 +94,28 @@ func TestPythonLooksALostAnswerUp(t *testing.T) {
 	t.Parallel()
 	needPython(t)
 	done := frames.OperationResult{State: frames.OperationSucceeded, Sequence: 22}
+	never := frames.OperationResult{State: frames.OperationUnknown}
+	closes := func(func(frames.Frame), frames.RequestID) bool { return false }
+	says := func(code frames.Code) func(func(frames.Frame), frames.RequestID) bool {
+		return func(send func(frames.Frame), id frames.RequestID) bool {
+			send(&frames.CoordError{RequestID: id, Code: code})
+			return true
+		}
+	}
+	command, lookup := frames.TypeCoordCommand, frames.TypeGetOperationResult
 	for _, tt := range []struct {
 		name  string
+		first func(send func(frames.Frame), id frames.RequestID) bool // the answer to the first command
 		found frames.OperationResult
 		want  []frames.Type
+		code  int
 	}{
-		{"it had run", done, []frames.Type{frames.TypeCoordCommand, frames.TypeGetOperationResult}},
-		{"it had not", frames.OperationResult{State: frames.OperationUnknown},
-			[]frames.Type{frames.TypeCoordCommand, frames.TypeGetOperationResult, frames.TypeCoordCommand}},
+		{"it had run", closes, done, []frames.Type{command, lookup}, 0},
+		{"it had not", closes, never, []frames.Type{command, lookup, command}, 0},
+		{"an internal error says nothing", says(frames.CodeInternal), done, []frames.Type{command, lookup}, 0},
+		{"another authority took over", says(frames.CodeStaleAuthority), never, []frames.Type{command, lookup, command}, 0},
+		{"a refusal is the answer", says(frames.CodeScopeDenied), never, []frames.Type{command}, 3},
+		{"a fatal refusal is the answer", says(frames.CodeMalformedMessage), never, []frames.Type{command}, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -109,7 +125,7 @@ func TestPythonLooksALostAnswerUp(t *testing.T) {
 				switch fr := fr.(type) {
 				case *frames.CoordCommand:
 					if commands.Add(1) == 1 {
-						return false
+						return tt.first(send, fr.RequestID)
 					}
 					send(&frames.CoordCommandResult{RequestID: fr.RequestID, Operation: done})
 				case *frames.GetOperationResult:
@@ -118,8 +134,12 @@ func TestPythonLooksALostAnswerUp(t *testing.T) {
 				return true
 			}})
 			stdout, stderr, code := runPython(t, "work.py", "--context", f.path, "create", "--title", "once")
-			require.Zero(t, code, stderr)
-			requireOneCommand(t, f, tt.want, stdout)
+			require.Equal(t, tt.code, code, stderr)
+			first := requireOneCommand(t, f, tt.want)
+			if tt.code == 0 {
+				requireSucceeded(t, first, stdout)
+			}
+			requireNothingUnresolved(t, f)
 		})
 	}
 }
@@ -145,10 +165,9 @@ func TestPythonResumes(t *testing.T) {
 	}})
 	stdout, stderr, code := runPython(t, "work.py", "--context", f.path, "resume")
 	require.Zero(t, code, stderr)
-	requireOneCommand(t, f, []frames.Type{frames.TypeCoordCommand, frames.TypeGetOperationResult, frames.TypeCoordCommand}, stdout)
-	stdout, stderr, code = runPython(t, "work.py", "--context", f.path, "resume")
-	require.Zero(t, code, stderr)
-	require.Empty(t, stdout, "nothing is left to be resumed")
+	first := requireOneCommand(t, f, []frames.Type{frames.TypeCoordCommand, frames.TypeGetOperationResult, frames.TypeCoordCommand})
+	requireSucceeded(t, first, stdout)
+	requireNothingUnresolved(t, f)
 }
 
 // A command of a history that was lost is indeterminate, and no program sends it again.
@@ -181,11 +200,21 @@ func TestPythonSendsNothingIntoAnotherHistory(t *testing.T) {
 	}
 }
 
-// requireOneCommand holds the requests to their order and every command to the first: one id, one
-// digest.
-func requireOneCommand(t *testing.T, f *forger, want []frames.Type, stdout string) {
+// requireNothingUnresolved looks into the client's memory.
+func requireNothingUnresolved(t *testing.T, f *forger) {
 	t.Helper()
-	var first *frames.CoordCommand
+	raw, err := os.ReadFile(filepath.Join(filepath.Dir(f.path), "python-authority."+f.pins.CoordinatorID.String()+".json"))
+	require.NoError(t, err)
+	var memory struct{ Operations map[string]any }
+	require.NoError(t, json.Unmarshal(raw, &memory))
+	require.NotNil(t, memory.Operations)
+	require.Empty(t, memory.Operations)
+}
+
+// requireOneCommand holds the requests to their order and every command to the first, which it
+// returns: one id, one digest.
+func requireOneCommand(t *testing.T, f *forger, want []frames.Type) (first *frames.CoordCommand) {
+	t.Helper()
 	var got []frames.Type
 	for _, fr := range f.requests() {
 		got = append(got, fr.Type())
@@ -201,6 +230,11 @@ func requireOneCommand(t *testing.T, f *forger, want []frames.Type, stdout strin
 		}
 	}
 	require.Equal(t, want, got)
+	return first
+}
+
+func requireSucceeded(t *testing.T, first *frames.CoordCommand, stdout string) {
+	t.Helper()
 	var made struct {
 		OperationID string `json:"operation_id"`
 		State       string

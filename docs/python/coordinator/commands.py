@@ -20,7 +20,7 @@ from .context import Context
 from .frames import CoordCommand, CoordCommandResult, GetOperationResult, OperationResultFrame
 from .handshake import Untrusted
 from .memory import LowerAuthority, Memory
-from .records import PAYLOAD, Rejected, Result, Succeeded, Unknown, is_final
+from .records import PAYLOAD, Code, Rejected, Result, Succeeded, Unknown, is_final
 from .snapshot import take_snapshot
 
 CREATE_OBJECTIVE = 1
@@ -112,6 +112,8 @@ class Session:
             try:
                 result = self._send(connection, a)
             except Refused as e:
+                if e.code is Code.STALE_AUTHORITY:
+                    raise connection.end("another authority took over") from None
                 if again:
                     raise OutcomeUnknown(a.operation, f"refused with {e.code.name} now; an earlier attempt may have run") from None
                 self._memory.settle(a.operation, 0, 0)

@@ -34,6 +34,7 @@ MAX_REQUESTS = 128  # outstanding at once [D-27]
 GRANT_SECONDS = 24 * 3600
 _CHUNK = 64 << 10
 _FATAL = (1, 2, 3, 4, 5, 8, 9)  # §13
+_NOTHING_SAID = (1, 5, 9, 255)  # of what became of a request
 _LASTING = (1, 3, 5, 6, 7)  # in answer to a hello
 _BEFORE_SNAPSHOT = (OpenSnapshot, SnapshotNext, SnapshotApplied, GetOperationResult)  # [D-44]
 
@@ -291,10 +292,22 @@ class Connection:
                 listener.take_gap(frame)
             else:
                 listener.take_event(frame, outer)
-        elif isinstance(frame, CoordError) and (frame.request_id is None or frame.code in _FATAL):
-            raise self.end(frame.message, frame.code)
+        elif isinstance(frame, CoordError):
+            self._refused(frame)
         elif not isinstance(frame, Pong):
             self._deliver(frame)
+
+    def _refused(self, frame: CoordError) -> None:
+        """Acts on a COORD_ERROR (§13). It answers its request only where the code says that nothing
+        was done: behind a fence, a revocation or an internal fault a commit may have happened, and
+        its reply been withheld [D-48]."""
+        definite = frame.request_id is not None and frame.code not in _NOTHING_SAID
+        if definite:
+            self._deliver(frame)
+        if not definite or frame.code in _FATAL:
+            ended = self.end(frame.message, frame.code)
+            if not definite:
+                raise ended
 
     # --- requests ---
 
