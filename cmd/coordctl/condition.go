@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"coordinator/cmd/internal/output"
+	"coordinator/cmd/internal/suggest"
 	"coordinator/frames"
 )
 
@@ -147,7 +148,8 @@ func parseCondition(kind frames.ObjectKind, text string) (condition, error) {
 		err := c.parseTemplate(rest)
 		return c, err
 	case text != "ended" && name != "state":
-		return c, usage("--for is %q; it is state=NAME, ended, removed or jsonpath={PATH}=TEXT", text)
+		return c, usage("--for is %q; it is state=NAME, ended, removed or jsonpath={PATH}=TEXT%s", text,
+			suggest.Hint(name, []string{"state", "ended", "removed", "jsonpath"}))
 	case !states:
 		return c, usage("--for %s: %v records have no states; wait with removed or jsonpath={PATH}=TEXT", text, kind)
 	case text == "ended":
@@ -157,7 +159,7 @@ func parseCondition(kind frames.ObjectKind, text string) (condition, error) {
 	for wanted := range strings.SplitSeq(rest, "|") {
 		at := slices.IndexFunc(l.names, func(n string) bool { return strings.EqualFold(n, wanted) })
 		if at < 0 {
-			return c, usage("--for %s: %q is no state of %v records; they are %s", text, wanted, kind, strings.Join(l.names, ", "))
+			return c, usage("--for %s: %q is no state of %v records; they are %s%s", text, wanted, kind, strings.Join(l.names, ", "), suggest.Hint(wanted, l.names))
 		}
 		c.states = append(c.states, l.names[at])
 	}

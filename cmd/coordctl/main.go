@@ -151,6 +151,7 @@ Exit codes: 0 done, 1 anything else, 2 usage, 3 refused, 4 authentication,
 		a.signalCommand("suppress", "Suppress a signal: open or acknowledged, it asks for nothing any more", frames.CommandSuppressSignal),
 		a.artifactCommand(), a.evidenceCommand(), a.consoleCommand(),
 		a.mcpCommand(), a.topCommand(), a.waitCommand(), a.eventsCommand())
+	a.completions(root)
 	return root
 }
 

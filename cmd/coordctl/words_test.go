@@ -41,6 +41,8 @@ func TestMistypedWords(t *testing.T) {
 		{"a reason", []string{"end", "01abcdef", "--reason", "owner-los"}, "did you mean owner-lost?"},
 		{"a shell", []string{"completion", "bsh"}, "did you mean bash or zsh?"},
 		{"a key's place", []string{"--context", f.path, "--key", "agnet", "status"}, "did you mean agent?"},
+		{"a state", []string{"wait", "run", "01abcdef", "--for", "state=Complted"}, "; did you mean Completed?"},
+		{"a condition", []string{"wait", "run", "01abcdef", "--for", "remved"}, "; did you mean removed?"},
 		{"a format", []string{"status", "-o", "jsno"}, "; did you mean json?"},
 		{"a choice of colours", []string{"status", "--color", "neve"}, "did you mean never?"},
 	} {

@@ -36,6 +36,7 @@ func newRoot() *cobra.Command {
 	var state string
 	root.PersistentFlags().StringVar(&state, "state", "", "state directory (required)")
 	daemon.AddColor(root)
+	root.MarkPersistentFlagDirname("state") //nolint:errcheck // the flag is there
 	root.AddCommand(initCommand(&state), serveCommand(&state), verifyCommand(&state), compactCommand(&state), statusCommand(&state),
 		backupCommand(&state), restoreCommand(&state),
 		daemon.KeysCommand(daemon.KeysOptions{State: &state, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()},

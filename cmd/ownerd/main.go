@@ -42,6 +42,7 @@ func rootCommand() *cobra.Command {
 	}
 	root.PersistentFlags().StringVar(&state, "state", "", "the owner's own state directory (required)")
 	daemon.AddColor(root)
+	root.MarkPersistentFlagDirname("state") //nolint:errcheck // the flag is there
 	root.AddCommand(
 		initCommand(&state),
 		serveCommand(&state),

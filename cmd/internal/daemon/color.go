@@ -9,7 +9,15 @@ import (
 )
 
 // AddColor adds --color to every command below root.
-func AddColor(root *cobra.Command) { term.AddColor(root.PersistentFlags(), new(term.Choice)) }
+func AddColor(root *cobra.Command) {
+	term.AddColor(root.PersistentFlags(), new(term.Choice))
+	fixed(root, "color", term.Choices()...)
+}
+
+// fixed completes a flag of c to words.
+func fixed(c *cobra.Command, flag string, words ...string) {
+	c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) //nolint:errcheck // the flag is there
+}
 
 // Paint is how what c prints for people is painted.
 func Paint(c *cobra.Command) term.Paint {

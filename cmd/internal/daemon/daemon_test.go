@@ -91,6 +91,31 @@ func TestMistypedWords(t *testing.T) {
 	}
 }
 
+// TestCompletion of labels, and of the words that flags take.
+func TestCompletion(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, durable.MkdirPrivate(dir))
+	require.NoError(t, handshake.CreateRegistry(filepath.Join(dir, registryFile)))
+	run := func(args ...string) string {
+		root := &cobra.Command{Use: "thing"}
+		AddColor(root)
+		root.AddCommand(KeysCommand(KeysOptions{State: &dir, Rules: handshake.Rules{Scopes: handshake.EndpointScopes()}, LoadWait: time.Second}))
+		code, out, errs := execute(t, root, args...)
+		require.Equal(t, ExitOK, code, errs)
+		return out
+	}
+	run("keys", "add", keyOne, "--label", "laptop", "--scope", "work_read")
+	run("keys", "add", keyTwo, "--label", "lost")
+	run("keys", "revoke", "lost")
+	require.Equal(t, "laptop\tactive, work_read\n:4\n", run("__complete", "keys", "revoke", ""))
+	require.Equal(t, ":4\n", run("__complete", "keys", "revoke", "laptop", ""))
+	require.Contains(t, run("__complete", "keys", "add", "--scope", ""), "work_command\n")
+	require.Equal(t, "table\njson\n:4\n", run("__complete", "keys", "list", "-o", ""))
+	require.Equal(t, "auto\nalways\nnever\n:4\n", run("__complete", "keys", "list", "--color", ""))
+	dir = filepath.Join(dir, "none")
+	require.Equal(t, ":4\n", run("__complete", "keys", "revoke", ""))
+}
+
 func TestUsageErrors(t *testing.T) {
 	tree := func() *cobra.Command {
 		root := &cobra.Command{Use: "thing"}

@@ -118,6 +118,7 @@ func (k *keys) addCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&scope, "scope", "all", "all, or names separated by commas: "+k.Rules.Scopes.Format(k.Rules.Scopes.All()))
+	fixed(c, "scope", k.scopes()...)
 	c.Flags().StringVar(&expires, "expires", defaultExpiry, "a duration from now such as 720h, or a time such as 2027-01-01T00:00:00Z")
 	c.Flags().StringVar(&label, "label", "", "one word to know the key by (default key- and the first digits of its id)")
 	if k.Rules.NeedCoordinator {
@@ -167,9 +168,32 @@ func (k *keys) record(key, scope, expires, label, coordinator string) (handshake
 	return r, nil
 }
 
+// scopes are the words that --scope takes.
+func (k *keys) scopes() []string {
+	return append(strings.Split(k.Rules.Scopes.Format(k.Rules.Scopes.All()), ","), "all")
+}
+
+// completeLabels completes to the labels of keys that are not revoked.
+func (k *keys) completeLabels(_ *cobra.Command, args []string, _ string) (out []cobra.Completion, _ cobra.ShellCompDirective) {
+	path, err := k.path()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	records, err := handshake.ListRecords(path, k.Rules)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp // which list would say
+	}
+	for i := range records {
+		if r := &records[i]; !r.Revoked() {
+			out = append(out, cobra.CompletionWithDesc(r.Label, k.state(r)+", "+k.Rules.Scopes.Format(r.Scope)))
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
 // scopeHint names the scopes that are near to the first word of a list that is none.
 func (k *keys) scopeHint(list string) string {
-	known := append(strings.Split(k.Rules.Scopes.Format(k.Rules.Scopes.All()), ","), "all")
+	known := k.scopes()
 	for word := range strings.SplitSeq(list, ",") {
 		if !slices.Contains(known, word) {
 			return suggest.Hint(word, known)
@@ -215,7 +239,7 @@ func (k *keys) revokeCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "revoke sha256:HEX|LABEL",
-		Short: "revoke a key; returns once a running daemon has cut it off",
+		Short: "revoke a key; returns once a running daemon has cut it off", ValidArgsFunction: k.completeLabels,
 		Long: "revoke ends what a key may do, for good: its connections are cut, and what they had queued\n" +
 			"is refused. It is named by its id or its label, as list shows them.",
 		Example: k.example("revoke laptop"),
@@ -368,6 +392,7 @@ func rfc3339(secs uint64) string { return time.Unix(int64(secs), 0).UTC().Format
 // AddOutput adds -o/--output, table or json.
 func AddOutput(c *cobra.Command, output *string) {
 	c.Flags().StringVarP(output, "output", "o", "table", "output format: table or json")
+	fixed(c, "output", "table", "json")
 }
 
 // CheckOutput refuses a format that AddOutput does not name.
