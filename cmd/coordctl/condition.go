@@ -148,8 +148,7 @@ func parseCondition(kind frames.ObjectKind, text string) (condition, error) {
 		err := c.parseTemplate(rest)
 		return c, err
 	case text != "ended" && name != "state":
-		return c, usage("--for is %q; it is state=NAME, ended, removed or jsonpath={PATH}=TEXT%s", text,
-			suggest.Hint(name, []string{"state", "ended", "removed", "jsonpath"}))
+		return c, usage("--for is %q; it is state=NAME, ended, removed or jsonpath={PATH}=TEXT%s", text, nearCondition(text, l))
 	case !states:
 		return c, usage("--for %s: %v records have no states; wait with removed or jsonpath={PATH}=TEXT", text, kind)
 	case text == "ended":
@@ -164,6 +163,16 @@ func parseCondition(kind frames.ObjectKind, text string) (condition, error) {
 		c.states = append(c.states, l.names[at])
 	}
 	return c, nil
+}
+
+// nearCondition names the condition that a text may mean: a state without its name, or a word that is
+// near.
+func nearCondition(text string, l life) string {
+	if at := slices.IndexFunc(l.names, func(n string) bool { return strings.EqualFold(n, text) }); at >= 0 {
+		return "; did you mean state=" + l.names[at] + "?"
+	}
+	name, _, _ := strings.Cut(text, "=")
+	return suggest.Hint(name, []string{"state", "ended", "removed", "jsonpath"})
 }
 
 // parseTemplate reads a template and perhaps = and a text behind it, which may hold braces too:

@@ -152,11 +152,7 @@ func (a *app) events(parent context.Context, args []string, f eventsFlags) error
 	}
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
-	err = r.read(ctx, r.until)
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	if err != nil {
+	if err = r.read(ctx, r.until); err != nil && !errors.Is(err, errEnough) {
 		return explainCut(f.since, err)
 	}
 	return r.end()
@@ -291,11 +287,6 @@ func (r *eventReader) follow(parent context.Context) error {
 	opts := client.FollowOptions{Options: r.opts, Backoff: client.Backoff{Max: watchPause}, Wait: true}
 	for u, err := range client.Follow(ctx, r.c, opts) {
 		switch u := u.(type) {
-		case nil:
-			if began && errors.Is(err, errInterrupted) {
-				return nil
-			}
-			return err
 		case *client.Gap:
 			if !began && (time.Since(start) >= a.wait || !absent(u.Cause)) {
 				return u.Cause
@@ -314,9 +305,12 @@ func (r *eventReader) follow(parent context.Context) error {
 			err = r.happened(u)
 		}
 		switch {
-		case errors.Is(err, errEnough), began && errors.Is(err, errInterrupted):
+		case err == nil:
+		case errors.Is(err, errEnough):
+			return r.end()
+		case began && errors.Is(context.Cause(ctx), errInterrupted): // whatever was under way
 			return nil
-		case err != nil:
+		default:
 			return err
 		}
 	}
@@ -346,7 +340,7 @@ func (r *eventReader) synced(ctx context.Context, s *client.Synced) error {
 		return explainCut(fmt.Sprint(since), err)
 	}
 	if r.until != 0 && r.at >= r.until {
-		return r.ended()
+		return errEnough
 	}
 	return nil
 }
@@ -361,15 +355,7 @@ func (r *eventReader) happened(e *client.Event) error {
 	}
 	if r.until != 0 && frames.EventCut(e.Sequence) >= r.until {
 		r.at = r.until
-		return r.ended()
+		return errEnough
 	}
 	return nil
-}
-
-// ended tells the end of following.
-func (r *eventReader) ended() error {
-	if err := r.end(); err != nil {
-		return err
-	}
-	return errEnough
 }

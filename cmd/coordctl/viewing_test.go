@@ -2,9 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -71,6 +69,7 @@ func TestDescribeGoesOn(t *testing.T) {
 	f.whileFollowed(2)
 	f.happen(frames.EventRunChanged, runOf(t, 7))
 	text.shows("-- as of event 8")
+	js.shows(runOf(t, 7).ID.String()) // what comes at once is shown at once
 	f.happen(frames.EventObjectRemoved, objectiveAt(t, 3, frames.ObjectiveActive, "two"))
 	for _, l := range []*live{text, js} {
 		require.NoError(t, <-l.done, l.err.String())
@@ -159,24 +158,6 @@ func TestSignalsOfARunAreFollowed(t *testing.T) {
 	require.NotRegexp(t, "m2|m4", mine.out.String())
 	require.Equal(t, 4, strings.Count(mine.out.String(), "\n"))
 	require.Equal(t, exitRefused, f.cli("signals", "02ffff", "--watch").code)
-}
-
-func TestStatusGoesOnThroughARestart(t *testing.T) {
-	t.Parallel()
-	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
-	w, counts := u.begin("status", "--watch"), u.begin("status", "--counts", "--watch", "-o", "json")
-	eventually(t, "both show it", func() bool {
-		return strings.Contains(w.out.String(), "unresolved_operations") && strings.Contains(counts.out.String(), `"objective":0`)
-	})
-	require.NoError(t, syscall.Kill(u.coordinatorPID(), syscall.SIGKILL))
-	require.Equal(t, 0, u.ctl("wait", "coordinator", "--timeout", "1m").code)
-	require.Equal(t, 0, u.ctl("create", "objective", "--title", "x").code)
-	eventually(t, "both show what follows", func() bool {
-		return strings.Contains(w.out.String(), "+ authority_epoch") && strings.Contains(counts.out.String(), `"objective":1`)
-	})
-	require.Contains(t, w.out.String(), "-- gap: ")
-	require.Regexp(t, `- authority_epoch +1\n`, w.out.String())
-	require.NotContains(t, w.out.String(), "certificate_expires_at")
 }
 
 func TestApartSeesLinesAndNotColumns(t *testing.T) {

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"encoding/json"
-	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -99,7 +95,9 @@ func TestWaitRefusals(t *testing.T) {
 		"several records":      {[]string{"objective", "01abcd", "--for", "ended"}, exitUsage, "2 OBJECTIVE records"},
 		"no such family":       {[]string{"thing", "02abcd", "--for", "ended"}, exitUsage, "no kind of record"},
 		"no such state":        {[]string{"run", "02abcd", "--for", "state=Done"}, exitUsage, "they are Planned, Running, Paused, Completed, Cancelled, Failed"},
-		"no such condition":    {[]string{"run", "02abcd", "--for", "Done"}, exitUsage, "it is state=NAME, ended, removed or jsonpath={PATH}=TEXT"},
+		"no such condition":    {[]string{"run", "02abcd", "--for", "Done"}, exitUsage, "it is state=NAME, ended, removed or jsonpath={PATH}=TEXT\n"},
+		"a state alone":        {[]string{"run", "02abcd", "--for", "failed"}, exitUsage, "did you mean state=Failed?"},
+		"a state mistyped":     {[]string{"run", "02abcd", "--for", "state=Complete"}, exitUsage, "did you mean Completed?"},
 		"a family without one": {[]string{"artifact", "05abcd", "--for", "ended"}, exitUsage, "ARTIFACT records have no states"},
 		"a wrong template":     {[]string{"run", "02abcd", "--for", "jsonpath={.a[}=1"}, exitUsage, "wrong at character"},
 		"an id too short":      {[]string{"run", "02", "--for", "ended"}, exitUsage, "characters long"},
@@ -202,24 +200,4 @@ func TestLivesNameEveryState(t *testing.T) {
 		}
 		require.Subset(t, l.names, l.ended)
 	}
-}
-
-// TestWaitThroughSIGKILL waits for the end of a real run whose coordinator is killed.
-func TestWaitThroughSIGKILL(t *testing.T) {
-	t.Parallel()
-	u := startUp(t, filepath.Join(t.TempDir(), "s")).ready()
-	gate := filepath.Join(t.TempDir(), "gate")
-	ids := u.detached("sh", "-c", `while [ ! -e "$1" ]; do sleep 0.02; done; exit 7`, "sh", gate)
-	require.Equal(t, 0, u.ctl("wait", "run", ids.Run, "--for", "state=Running").code)
-	w := u.begin("wait", "run", ids.Run, "--for", "ended", "--timeout", "1m", "-o", "json")
-	impossible := u.begin("wait", "run", ids.Run, "--for", "state=Completed", "--timeout", "1m")
-	require.NoError(t, syscall.Kill(u.coordinatorPID(), syscall.SIGKILL))
-	require.Equal(t, 0, u.ctl("wait", "coordinator", "--timeout", "1m").code)
-	require.NoError(t, os.WriteFile(gate, nil, 0o600))
-	require.Equal(t, 0, w.code(t), w.err.String())
-	var o struct{ Payload struct{ State string } }
-	require.NoError(t, json.Unmarshal([]byte(w.out.String()), &o))
-	require.Equal(t, "Failed", o.Payload.State)
-	require.Equal(t, exitOther, impossible.code(t))
-	require.True(t, strings.HasPrefix(impossible.err.String(), "coordctl: run "+ids.Run+" is Failed: state=Completed cannot"), impossible.err)
 }

@@ -401,7 +401,7 @@ func (w *watcher) record(r frames.SnapshotRecord) error {
 		}
 		return w.a.writeRow(r.Kind, cells)
 	}
-	_, err = fmt.Fprintf(w.a.stdout, "   %v is now at revision %d  %s  %s\n", r.Ref(), r.Revision, w.stateWord(state), printable(shorten(detail, 72)))
+	_, err = fmt.Fprintf(w.a.stdout, "   %v is now at revision %d  %s  %s\n", r.Ref(), r.Revision, w.stateWord(state), w.a.short(detail))
 	return err
 }
 
@@ -461,7 +461,7 @@ func (w *watcher) printEvent(e *client.Event) error {
 	if w.a.structured() {
 		return w.a.emitItem(o)
 	}
-	_, err = fmt.Fprintf(w.a.stdout, "%-8d %-24v %v revision %d  %s  %s\n", e.Sequence, e.Kind, e.Object.ID, e.Revision, w.stateWord(state), printable(shorten(detail, 72)))
+	_, err = fmt.Fprintf(w.a.stdout, "%-8d %-24v %v revision %d  %s  %s\n", e.Sequence, e.Kind, e.Object.ID, e.Revision, w.stateWord(state), w.a.short(detail))
 	return err
 }
 

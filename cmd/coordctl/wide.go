@@ -201,13 +201,18 @@ func (a *app) cells(r frames.SnapshotRecord) ([]string, error) {
 			out = append(out, orDash(printable(c.cell(p))))
 		}
 	}
-	switch detail = printable(detail); {
-	case !a.output.Wide():
-		detail = shorten(detail, 72)
-	case saidApart[r.Kind]:
+	if a.output.Wide() && saidApart[r.Kind] {
 		return out, nil
 	}
-	return append(out, orDash(detail)), nil
+	return append(out, orDash(a.short(detail))), nil
+}
+
+// short is what a row is about, ready to be shown: as much as is at home in a line.
+func (a *app) short(detail string) string {
+	if detail = printable(detail); a.output.Wide() {
+		return detail
+	}
+	return shorten(detail, 72)
 }
 
 // writeRow prints a row whose columns cannot wait for the widest.
