@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync/atomic"
 
 	bolt "go.etcd.io/bbolt"
@@ -11,63 +12,77 @@ import (
 // everything else that is prepared for the command.
 //
 // A key is noted before the transaction that inserts it is written, and never taken back. What
-// was there before is noted by a walk over all keys, a piece at a time beside the checkpoints;
-// until it has ended nothing is known. One that meets damage is given up: whoever reads the
-// damaged page will tell.
+// was there at the start is noted by a walk over all keys, a piece at a time between the
+// checkpoints; until it has ended nothing is known. One that meets damage is given up: whoever
+// reads the damaged page will tell.
+//
+// A filter that has what it was made for gets another beside it with twice the room of all
+// of them, so that they stay few, and no key is noted twice or walked over again.
 //
 // Whoever steps checkpoints owns all but ready.
 type known struct {
-	ready atomic.Pointer[filter] // nil: nothing is known
+	ready atomic.Pointer[[]*filter] // each key is in one of them; nil: nothing is known
 
-	next  *filter // of the walk under way; nil when there is none
-	at    Key     // the walk has been up to here
-	room  int     // for how many keys the newest filter is made
-	noted int     // about how many it has
+	walked *filter // what the walk under way fills; nil when there is none
+	at     Key     // the walk has been up to here
+	room   int     // for how many keys the filters are made
+	noted  int     // about how many they have
 }
 
 const (
-	// knownKeys and maxKnownKeys are for how many keys a filter is made, at least and at most; one
-	// that has more is made anew with twice the room. The largest takes 128 MiB.
+	// knownKeys and maxKnownKeys are for how many keys the filters are made, at least and at most:
+	// whatever comes then goes into the last. Together they take 160 MiB at most.
 	knownKeys    = 1 << 16
 	maxKnownKeys = 1 << 27
-	// knownBits are its bits per key: when it is full one absent key in thirty is looked for.
-	knownBits = 8
+	// knownBits are the bits per key of a filter: when it is full it passes one absent key in
+	// eighty.
+	knownBits = 10
 	// knownWalk is how many keys one piece of the walk takes: it must not hold up a checkpoint.
 	knownWalk = 8192
 )
 
 // begin has a walk begun over some n keys.
 func (k *known) begin(n int) {
-	k.room = min(max(2*n, knownKeys), maxKnownKeys)
-	k.next = newFilterBits(k.room * knownBits)
+	k.walked = k.grow(max(2*n, knownKeys))
 	k.at, k.noted = Key{}, 0
+}
+
+// grow makes a filter of room for n keys more, or what of it is left.
+func (k *known) grow(n int) *filter {
+	n = min(n, maxKnownKeys-k.room)
+	k.room += n
+	return newFilterBits(n * knownBits)
 }
 
 // note adds a key that is about to be inserted.
 func (k *known) note(key *Key) {
-	f := k.ready.Load()
-	if f != nil {
-		k.count(f, key)
-		f.add(key)
+	if k.walked != nil {
+		k.add(k.walked, key)
+		return
 	}
-	if k.next != nil {
-		k.count(k.next, key)
-		k.next.add(key)
-	} else if k.noted > k.room && k.room < maxKnownKeys {
-		k.begin(k.noted)
+	filters := k.ready.Load()
+	if filters == nil || mayBeIn(*filters, key) {
+		return
 	}
+	if k.noted >= k.room && k.room < maxKnownKeys {
+		more := append(slices.Clone(*filters), k.grow(2*k.room))
+		k.ready.Store(&more)
+		filters = &more
+	}
+	k.add((*filters)[len(*filters)-1], key)
 }
 
-// count counts a key for the newest filter, if it is f and has it not.
-func (k *known) count(f *filter, key *Key) {
-	if (k.next == nil || k.next == f) && !f.may(key) {
+// add counts a key that a filter has not, and adds it.
+func (k *known) add(f *filter, key *Key) {
+	if !f.may(key) {
 		k.noted++
+		f.add(key)
 	}
 }
 
 // walk notes a piece of what is there. It reports whether there is more to do.
 func (k *known) walk(h *history) (more bool) {
-	if k.next == nil {
+	if k.walked == nil {
 		return false
 	}
 	end := false
@@ -86,28 +101,33 @@ func (k *known) walk(h *history) (more bool) {
 				return corrupt(h.path, -1, "a key of bucket %s has %d bytes", bucketHistory, len(key))
 			}
 			k.at = Key(key)
-			k.count(k.next, &k.at)
-			k.next.add(&k.at)
+			k.add(k.walked, &k.at)
 			key, _ = c.Next()
 		}
 		return nil
 	})
-	switch {
-	case err != nil:
-		k.next = nil
-		k.room = maxKnownKeys // no further walk meets it
-		return false
-	case !end:
+	if err == nil && !end {
 		return true
 	}
-	k.ready.Store(k.next)
-	k.next = nil
+	if err == nil {
+		k.ready.Store(&[]*filter{k.walked})
+	}
+	k.walked = nil
 	return false
 }
 
 // absent reports that no row of the key is there: what a checkpoint inserts from now on is in
 // memory for as long as it is not whole.
 func (k *known) absent(key *Key) bool {
-	f := k.ready.Load()
-	return f != nil && !f.may(key)
+	filters := k.ready.Load()
+	return filters != nil && !mayBeIn(*filters, key)
+}
+
+func mayBeIn(filters []*filter, key *Key) bool {
+	for _, f := range slices.Backward(filters) { // the last has the most room
+		if f.may(key) {
+			return true
+		}
+	}
+	return false
 }
