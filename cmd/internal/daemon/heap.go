@@ -25,8 +25,8 @@ const (
 	// glance.
 	glance     = time.Second
 	quietBytes = 1 << 20
-	// worthBytes is the least that is worth a collection to be given back, beside a quarter of
-	// what is held.
+	// worthBytes is the least that must have been allocated since memory was given back, beside
+	// a quarter of what lives, for a collection to be worth it.
 	worthBytes = 8 << 20
 )
 
@@ -42,7 +42,9 @@ type Heap struct {
 	giving  bool        // guarded by mu: the next collection is its own
 	stopped bool        // guarded by mu
 
-	allocated uint64 // up to the last glance; owned by the timer's function
+	// Owned by the timer's function.
+	allocated uint64 // up to the last glance
+	given     uint64 // had been allocated when memory was last given back
 }
 
 // TendHeap begins to tend the heap of this process, until it is stopped. It does nothing
@@ -104,7 +106,7 @@ func (h *Heap) glance(now time.Time) {
 	h.allocated = u.allocated
 	h.mu.Lock()
 	rested := now.Sub(h.last) >= heapRest
-	giving := rested && quiet && u.worth() && !h.stopped
+	giving := rested && quiet && u.worth(h.given) && !h.stopped
 	h.giving = giving
 	if !h.stopped && !(rested && quiet) {
 		h.rest.Reset(glance)
@@ -114,6 +116,7 @@ func (h *Heap) glance(now time.Time) {
 		h.set(tightPercent)
 	}
 	if giving {
+		h.given = u.allocated
 		debug.FreeOSMemory()
 	}
 }
@@ -121,25 +124,23 @@ func (h *Heap) glance(now time.Time) {
 // A use is what the runtime says of the heap, in bytes.
 type use struct {
 	live      uint64 // found by the last collection
-	held      uint64 // from the system
 	allocated uint64 // ever
 }
 
-// worth reports whether a collection would give much back.
-func (u use) worth() bool { return u.held > u.live+max(u.live/4, worthBytes) }
+// worth reports whether a collection may give much back, when memory was given back at given.
+// How much lived at the last collection is no measure of that: what a load has let go since,
+// such as the changes of a checkpoint, is still part of it.
+func (u use) worth(given uint64) bool { return u.allocated-given > max(u.live/4, worthBytes) }
 
 func look() (u use) {
-	s := []metrics.Sample{
-		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
-		{Name: "/gc/heap/allocs:bytes"},
-	}
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(s)
 	for i := range s {
 		if s[i].Value.Kind() != metrics.KindUint64 {
 			return use{} // a runtime that does not say it: nothing is worth it
 		}
 	}
-	return use{live: s[0].Value.Uint64(), held: s[1].Value.Uint64() + s[2].Value.Uint64(), allocated: s[3].Value.Uint64()}
+	return use{live: s[0].Value.Uint64(), allocated: s[1].Value.Uint64()}
 }
 
 // roomFor is the percentage that gives a heap its room.
