@@ -265,6 +265,8 @@ func (w *Writer) loop(ctx context.Context) error {
 			if err := w.o.Fence.Check(); errors.Is(err, authority.ErrFenced) {
 				return err
 			}
+		case <-w.o.Store.Written():
+			w.o.Store.Maintain() // the next commit may be far away
 		case <-wake:
 		}
 	}

@@ -231,6 +231,10 @@ func (s *Store) checkpointLoop() {
 			}
 		}
 		s.finished <- job
+		select {
+		case s.written <- struct{}{}:
+		default:
+		}
 	}
 }
 

@@ -81,3 +81,6 @@ func LogTail(dir string, o Options) (commits uint64, err error) {
 	a, _, err := h.loadMeta()
 	return segs[len(segs)-1].next - 1 - a.state.Commit, errors.Join(err, h.close())
 }
+
+// Held says whether memory has changes that a checkpoint has, or is about to have, in state.db.
+func (s *Store) Held() bool { return s.mem.frozen != nil }

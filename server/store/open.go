@@ -158,7 +158,7 @@ func newStore(dir string, o Options, h *history) *Store {
 	s := &Store{
 		dir: dir, opts: o, hist: h, mem: newMemory(), carried: make(map[Key]uint64),
 		log: newLog(dir, o), meters: newMeters(),
-		jobs: make(chan *checkpoint, 1), finished: make(chan *checkpoint, 1),
+		jobs: make(chan *checkpoint, 1), finished: make(chan *checkpoint, 1), written: make(chan struct{}, 1),
 		quit: make(chan struct{}), joined: make(chan struct{}), done: make(chan struct{}),
 	}
 	s.log.flush = s.meters.Flush

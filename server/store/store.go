@@ -49,6 +49,7 @@ type Store struct {
 
 	jobs     chan *checkpoint // to checkpointLoop; capacity 1
 	finished chan *checkpoint // back to the writer; capacity 1
+	written  chan struct{}    // see Written; capacity 1
 	quit     chan struct{}
 	joined   chan struct{} // closed by checkpointLoop
 
@@ -167,6 +168,10 @@ func (s *Store) View() *Tx {
 	s.view.reset(s)
 	return &s.view
 }
+
+// Written receives after a checkpoint has ended. What it has written stays in memory, too,
+// until the writer's next commit, or until it calls Maintain.
+func (s *Store) Written() <-chan struct{} { return s.written }
 
 // Maintain does what Commit does after a commit: it takes over a finished checkpoint and
 // begins the next when it is due. For a writer that has nothing to commit. Writer only.

@@ -331,3 +331,22 @@ func TestInUse(t *testing.T) {
 	defer b.s.Close()
 	require.ErrorIs(t, b.openError(), store.ErrInUse)
 }
+
+// A writer that has nothing to commit is told when a checkpoint has ended, and lets go of what
+// it has written.
+func TestAnIdleWriterLetsGoOfWhatIsWritten(t *testing.T) {
+	b := &bed{t: t, dir: t.TempDir(), opts: store.Options{UnsafeNoSync: true, CheckpointOps: 8}}
+	require.NoError(t, store.Create(b.dir, store.Genesis{CoordinatorID: testID, CreatedAt: testTime}, b.opts))
+	b.open()
+	defer func() { b.s.Abandon() }()
+	for n := range uint64(8) {
+		tx := b.s.Begin()
+		tx.Emit(frames.EventOperationChanged, eventID(n+1), makeRow(frames.KindOperation, n+1, 1, "", false))
+		b.commit(tx)
+	}
+	require.True(t, b.s.Held())
+	<-b.s.Written()
+	require.True(t, b.s.Held())
+	b.s.Maintain()
+	require.False(t, b.s.Held())
+}
