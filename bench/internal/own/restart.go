@@ -76,8 +76,8 @@ const (
 	// checkpointed is longer than the coordinator waits until it writes down what is only
 	// in its log, and in memory until then.
 	checkpointed = 11 * time.Second
-	// collected is how many operations make the collector run at least once.
-	collected = 10_000
+	// collected is how many operations make the coordinator collect once they are over.
+	collected = 20_000
 )
 
 // quiet gives the memory that is left once what is passing has passed: changes that are not
@@ -88,7 +88,7 @@ func (r *rig) quiet(ctx context.Context) (o occupied, err error) {
 	if err := r.more(ctx, collected); err != nil {
 		return o, err
 	}
-	trace, err := r.coordinator.says(ctx, " MB goal", began)
+	trace, err := r.coordinator.says(ctx, "(forced)", began) // its own, at rest
 	if err != nil {
 		return o, err
 	}
