@@ -63,9 +63,9 @@ func TendHeap() *Heap {
 
 // Stop leaves the heap as the runtime would have it.
 func (h *Heap) Stop() {
-	h.set(tightPercent)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.setLocked(tightPercent)
 	h.stopped = true
 	if h.rest != nil {
 		h.rest.Stop()
@@ -157,10 +157,15 @@ func liveHeap() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// set changes the percentage where that makes a difference: it stops the world for a moment.
 func (h *Heap) set(percent int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.setLocked(percent)
+}
+
+// setLocked changes the percentage where that makes a difference: it stops the world for a
+// moment. It holds mu.
+func (h *Heap) setLocked(percent int) {
 	if d := percent - h.percent; h.stopped || d == 0 || percent != tightPercent && d*d < 400 {
 		return
 	}
