@@ -27,7 +27,7 @@
 //	}
 //	result, err := session.Do(ctx, cmd) // once, however often it has to be sent
 //
-// docs/go-client.md is the guide to the package, and examples/cirunner a program with runs,
+// docs/go-client.md is the guide to the package, and docs/examples/cirunner a program with runs,
 // output and evidence that survives the death of its coordinator.
 //
 // # What there is

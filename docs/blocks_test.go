@@ -133,7 +133,7 @@ func sources(t *testing.T, dir, ext string) (out []source) {
 // the examples that only compile.
 func testedGo(t *testing.T) []source {
 	t.Helper()
-	programs := sources(t, "../examples", ".go")
+	programs := sources(t, "examples", ".go")
 	return append(slices.DeleteFunc(sources(t, "..", "_test.go"), func(s source) bool { return !exercised(t, s) }), programs...)
 }
 

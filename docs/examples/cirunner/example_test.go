@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"coordinator/client"
-	"coordinator/examples/cirunner"
+	"coordinator/docs/examples/cirunner"
 	"coordinator/frames"
 )
 

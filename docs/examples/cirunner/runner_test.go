@@ -16,7 +16,7 @@ import (
 
 	"coordinator/client"
 	"coordinator/codec"
-	"coordinator/examples/cirunner"
+	"coordinator/docs/examples/cirunner"
 	"coordinator/frames"
 	"coordinator/handshake"
 	"coordinator/internal/sock"
