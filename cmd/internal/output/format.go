@@ -102,7 +102,7 @@ func (f Format) Picks() bool { return f.kind == kindJSONPath }
 
 // Value writes one value, over as many lines as it takes.
 func (f Format) Value(w io.Writer, v any) error {
-	raw, err := json.Marshal(v)
+	raw, err := marshal(v)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (f Format) Value(w io.Writer, v any) error {
 // picks of it.
 func (f Format) Item(w io.Writer, v any) error {
 	if f.kind != kindYAML && f.kind != kindJSONPath {
-		raw, err := json.Marshal(v)
+		raw, err := marshal(v)
 		if err != nil {
 			return err
 		}
@@ -157,7 +157,7 @@ func (f Format) List(w io.Writer) *List { return &List{f: f, w: w} }
 
 // Add writes the next element.
 func (l *List) Add(v any) error {
-	raw, err := json.Marshal(v)
+	raw, err := marshal(v)
 	if err != nil {
 		return err
 	}

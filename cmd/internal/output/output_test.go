@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
+
+	"coordinator/internal/text"
 )
 
 const records = `{"items":[
@@ -139,6 +141,39 @@ func TestListsAndStreams(t *testing.T) {
 		list, _ := written(t, format)
 		require.Equal(t, want, list, format)
 	}
+}
+
+// TestNothingSteersATerminal: formats for programs are looked at by people too.
+func TestNothingSteersATerminal(t *testing.T) {
+	hostile := "a\u009b31m\u202eb\u2066\x7f\U000e0041\ufeff\U0001f600\u200d\ufffd\n\x1b]0;x\a"
+	value := map[string]any{hostile: []any{hostile, "plain"}}
+	for _, format := range []string{"json", "yaml"} {
+		list, stream := written(t, format, value)
+		for _, out := range []string{list, stream} {
+			require.Equal(t, strings.Count(out, "\ufffd"), strings.Count(text.Inert(strings.ReplaceAll(out, "\n", " ")), "\ufffd"), "%s: %q", format, out)
+			var back any
+			read := yaml.Unmarshal
+			if format == "json" {
+				read = json.Unmarshal
+			}
+			require.NoError(t, read([]byte(out), &back), "%q", out)
+			if items, is := back.([]any); is {
+				back = items[0]
+			}
+			require.Equal(t, any(value), back, "%s: %q", format, out)
+		}
+	}
+}
+
+func TestBrokenBytesAreReplaced(t *testing.T) {
+	list, _ := written(t, "json", json.RawMessage("{\"a\":\"\x9b31m\"}"))
+	require.Equal(t, "[\n  {\n    \"a\": \"\\ufffd31m\"\n  }\n]\n", list)
+}
+
+// TestYAMLHasEachNameOnce: a document may have it twice, and JSON's readers take the last.
+func TestYAMLHasEachNameOnce(t *testing.T) {
+	list, _ := written(t, "yaml", json.RawMessage(`{"a":1,"b":{"c":2,"c":3},"a":[4]}`))
+	require.Equal(t, "- a:\n    - 4\n  b:\n    c: 3\n", list)
 }
 
 // TestYAMLSaysWhatJSONSays reads back what was written, by YAML's own rules, and compares it with

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -31,7 +32,7 @@ func writeYAML(w io.Writer, raw []byte, element bool) error {
 	if err := e.Close(); err != nil {
 		return fmt.Errorf("yaml: %w", err)
 	}
-	_, err = w.Write(b.Bytes())
+	_, err = w.Write(escape(b.Bytes(), func(r rune) string { return fmt.Sprintf(`\U%08x`, r) }))
 	return err
 }
 
@@ -55,25 +56,36 @@ func yamlNode(d *json.Decoder) (*yaml.Node, error) {
 	if err := node.Encode(token); err != nil {
 		return nil, err
 	}
-	if _, text := token.(string); text && node.Tag != "!!str" { // "<<" would be a merge
+	// "<<" would be a merge, and only in double quotes there are escapes.
+	if s, text := token.(string); text && (node.Tag != "!!str" || strings.ContainsFunc(s, steers)) {
 		node.Tag, node.Style = "!!str", yaml.DoubleQuotedStyle
 	}
 	return node, nil
 }
 
 // yamlNodes reads the rest of an object or array. Members and elements are nodes alike: those of
-// an object are its names and values in turn.
+// an object are its names and values in turn. Of members of one name, which YAML does not have, the
+// last stays.
 func yamlNodes(d *json.Decoder, begin json.Delim) (*yaml.Node, error) {
 	node := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 	if begin == '[' {
 		node.Kind, node.Tag = yaml.SequenceNode, "!!seq"
 	}
+	places := map[string]int{}
 	for d.More() {
 		child, err := yamlNode(d)
 		if err != nil {
 			return nil, err
 		}
 		node.Content = append(node.Content, child)
+		if last := len(node.Content) - 1; begin == '{' && last%2 == 1 {
+			name := node.Content[last-1].Value
+			if at, twice := places[name]; twice {
+				node.Content[at], node.Content = child, node.Content[:last-1]
+				continue
+			}
+			places[name] = last
+		}
 	}
 	if len(node.Content) == 0 {
 		node.Style = yaml.FlowStyle // {} or []
