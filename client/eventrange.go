@@ -17,6 +17,9 @@ type EventRange struct {
 	// Through is the last event to be read. Zero, and one that has not happened yet, stand for the
 	// last one that has.
 	Through frames.EventCut
+	// ThroughEpoch, unless zero, is the authority of Through, which is checked as Epoch is. Under the
+	// present one it may be still to come.
+	ThroughEpoch frames.AuthorityEpoch
 }
 
 // EventsRead is what [ReadEvents] came to.
@@ -122,24 +125,32 @@ func ReadEvents(ctx context.Context, c *Context, opts Options, r EventRange, rem
 	return read, trimmedFaster(gap)
 }
 
-// holds reports whether the beginning of a range lies in the history that a snapshot stands in.
+// holds reports whether the ends of a range lie in the history that a snapshot stands in.
 func (s *Snapshot) holds(r EventRange) error {
-	if r.After > s.Base && (r.Epoch == 0 || r.Epoch == s.Guard.Epoch) || r.Epoch > s.Guard.Epoch {
-		return &CutBeyondError{r.Epoch, r.After, s.Guard.Epoch, s.Base}
+	if err := s.lies(r.After, r.Epoch); err != nil || r.ThroughEpoch == 0 || r.ThroughEpoch == s.Guard.Epoch {
+		return err
 	}
-	if r.Epoch == 0 || r.Epoch == s.Guard.Epoch {
+	return s.lies(r.Through, r.ThroughEpoch)
+}
+
+// lies is holds for one cut, and the authority under which it was obtained, if that is known.
+func (s *Snapshot) lies(cut frames.EventCut, epoch frames.AuthorityEpoch) error {
+	if cut > s.Base && (epoch == 0 || epoch == s.Guard.Epoch) || epoch > s.Guard.Epoch {
+		return &CutBeyondError{epoch, cut, s.Guard.Epoch, s.Base}
+	}
+	if epoch == 0 || epoch == s.Guard.Epoch {
 		return nil
 	}
 	// Each activation has a higher epoch than the one before, so that this many at most followed.
-	followed := frames.ActivationSequence(s.Guard.Epoch - r.Epoch)
+	followed := frames.ActivationSequence(s.Guard.Epoch - epoch)
 	base := s.Base
 	for i := len(s.begin.Bases) - 1; i >= 0; i-- { // the next one's is the lowest of those that followed
 		if b := s.begin.Bases[i]; b.Activation > s.Guard.Activation-min(followed, s.Guard.Activation) {
 			base = min(base, b.Base)
 		}
 	}
-	if r.After > base {
-		return &CutLostError{r.Epoch, r.After, base}
+	if cut > base {
+		return &CutLostError{epoch, cut, base}
 	}
 	return nil
 }

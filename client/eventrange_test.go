@@ -103,6 +103,9 @@ func TestACutIsHeldAgainstTheHistory(t *testing.T) {
 		{epoch: 1, cut: 0}, {epoch: 1, cut: 1, lost: 0},
 	} {
 		err := s.holds(EventRange{After: tt.cut, Epoch: tt.epoch})
+		if tt.epoch != 0 && tt.epoch != 8 { // under the present one the end may be still to come
+			require.Equal(t, err, s.holds(EventRange{Through: tt.cut, ThroughEpoch: tt.epoch}), "%+v", tt)
+		}
 		var lost *CutLostError
 		var beyond *CutBeyondError
 		switch {
@@ -115,4 +118,5 @@ func TestACutIsHeldAgainstTheHistory(t *testing.T) {
 			require.NoError(t, err, "%+v", tt)
 		}
 	}
+	require.NoError(t, s.holds(EventRange{After: 60, Through: 61, ThroughEpoch: 8}))
 }

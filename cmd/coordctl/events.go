@@ -140,6 +140,8 @@ type eventReader struct {
 	epoch frames.AuthorityEpoch
 	held  bool            // that epoch is what was met, not what was given
 	until frames.EventCut // zero: without an end
+	// untilEpoch, unless zero, is the authority of until; it is checked once.
+	untilEpoch frames.AuthorityEpoch
 }
 
 func (a *app) events(parent context.Context, args []string, f eventsFlags) error {
@@ -153,7 +155,7 @@ func (a *app) events(parent context.Context, args []string, f eventsFlags) error
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
 	if err = r.read(ctx, r.until); err != nil && !errors.Is(err, errEnough) {
-		return explainCut(f.since, err)
+		return r.explainCut(f.since, err)
 	}
 	return r.end()
 }
@@ -198,7 +200,7 @@ func (a *app) eventReader(args []string, f eventsFlags) (*eventReader, error) {
 		}
 	}
 	if f.until != "" {
-		if _, r.until, err = parseCut("until", f.until); err != nil {
+		if r.untilEpoch, r.until, err = parseCut("until", f.until); err != nil {
 			return nil, err
 		}
 		if r.until <= r.at {
@@ -213,18 +215,25 @@ func (a *app) eventReader(args []string, f eventsFlags) (*eventReader, error) {
 	return r, err
 }
 
-// explainCut words what is wrong with --since.
-func explainCut(since string, err error) error {
+// explainCut words what is wrong with --since or --until.
+func (r *eventReader) explainCut(since string, err error) error {
 	var beyond *client.CutBeyondError
-	if errors.As(err, &beyond) {
-		return usage("--since %s: %v", since, beyond)
+	switch {
+	case !errors.As(err, &beyond):
+		return err
+	case r.untilEpoch != 0 && beyond.Epoch == r.untilEpoch && beyond.Cut == r.until:
+		return usage("--until %d/%d: %v", r.untilEpoch, r.until, beyond)
 	}
-	return err
+	return usage("--since %s: %v", since, beyond)
 }
 
 // read shows what lies behind at, up to and with through or what has happened until now.
 func (r *eventReader) read(ctx context.Context, through frames.EventCut) error {
-	read, err := client.ReadEvents(ctx, r.c, r.opts, client.EventRange{After: r.at, Epoch: r.epoch, Through: through}, r.removed,
+	span := client.EventRange{After: r.at, Epoch: r.epoch, Through: through}
+	if through == r.until && !r.held {
+		span.ThroughEpoch = r.untilEpoch
+	}
+	read, err := client.ReadEvents(ctx, r.c, r.opts, span, r.removed,
 		func(e *client.Event) error {
 			r.at = frames.EventCut(e.Sequence)
 			return r.w.event(e)
@@ -320,8 +329,14 @@ func (r *eventReader) follow(parent context.Context) error {
 // synced shows what lies between what has been looked at and a snapshot: at the beginning, and where
 // nothing less healed a gap.
 func (r *eventReader) synced(ctx context.Context, s *client.Synced) error {
+	if s.First && r.until > s.Base && r.untilEpoch != 0 && r.untilEpoch != s.Guard.Epoch {
+		return usage("--until %d/%d: event %d has not happened, and those to come are of epoch %d", r.untilEpoch, r.until, r.until, s.Guard.Epoch)
+	}
 	if r.now {
 		r.now, r.held, r.at, r.epoch = false, true, s.Base, s.Guard.Epoch
+		if r.until != 0 && r.until <= r.at {
+			return errEnough
+		}
 		return nil
 	}
 	if !s.First {
@@ -337,7 +352,7 @@ func (r *eventReader) synced(ctx context.Context, s *client.Synced) error {
 	}
 	since := r.at
 	if err := r.catchUp(ctx, through); err != nil {
-		return explainCut(fmt.Sprint(since), err)
+		return r.explainCut(fmt.Sprint(since), err)
 	}
 	if r.until != 0 && r.at >= r.until {
 		return errEnough
