@@ -76,15 +76,18 @@ func newFake(t *testing.T) *fake {
 // activate gives the fake another certificate.
 func (f *fake) activate(epoch uint64) {
 	now := uint64(time.Now().Unix())
-	f.cert = frames.Certificate{
+	cert := frames.Certificate{
 		WitnessID: f.pins.WitnessID, CoordinatorID: f.pins.CoordinatorID,
 		Epoch: frames.AuthorityEpoch(epoch), Activation: frames.ActivationSequence(epoch), IncarnationID: frames.IncarnationID{byte(epoch)},
 		IssuedAt: now, ExpiresAt: now + 60, WitnessKeyID: handshake.KeyIDOf(f.witness.Public()),
 	}
-	pre, err := f.cert.Preimage()
+	pre, err := cert.Preimage()
 	require.NoError(f.t, err)
-	f.cert.Signature, err = f.witness.Sign(pre)
+	cert.Signature, err = f.witness.Sign(pre)
 	require.NoError(f.t, err)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cert = cert
 }
 
 // listen serves until the test ends.
@@ -177,9 +180,12 @@ func (c *fakeConn) shake(hello *frames.CoordHello) bool {
 	if err != nil {
 		panic(err)
 	}
+	f.mu.Lock()
+	cert := f.cert
+	f.mu.Unlock()
 	hs := &handshake.Server{
 		Service:   handshake.Service{Name: frames.Service, Minor: 1, Scopes: uint64(frames.AllScopes)},
-		Authority: f.authority, Incarnation: f.cert.IncarnationID, Rand: rand.Reader,
+		Authority: f.authority, Incarnation: cert.IncarnationID, Rand: rand.Reader,
 		Registry: handshake.StaticRegistry([]handshake.Record{{
 			PublicKey: f.client.Public(), KeyID: handshake.KeyIDOf(f.client.Public()), Scope: uint64(frames.AllScopes),
 			ExpiresAt: uint64(time.Now().Add(time.Hour).Unix()), Label: "test",
@@ -207,8 +213,8 @@ func (c *fakeConn) shake(hello *frames.CoordHello) bool {
 	c.caps = hello.Offered
 	c.send(&frames.CoordHelloOK{
 		Version: frames.CurrentVersion(), Capabilities: hello.Offered, CoordinatorID: f.pins.CoordinatorID,
-		Epoch: f.cert.Epoch, IncarnationID: f.cert.IncarnationID, Limits: limits, Grant: grant.Wire(),
-		RetentionSecs: frames.MinOperationRetained, Certificate: f.cert,
+		Epoch: cert.Epoch, IncarnationID: cert.IncarnationID, Limits: limits, Grant: grant.Wire(),
+		RetentionSecs: frames.MinOperationRetained, Certificate: cert,
 	})
 	return true
 }

@@ -17,6 +17,8 @@ type tracking struct {
 	// patience is how long a coordinator that is not there is waited for until there is a first
 	// view; --timeout bounds that in any case.
 	patience time.Duration
+	// waits says that something is waited for: without it an interruption is no success.
+	waits bool
 
 	began bool // there is a view
 }
@@ -72,9 +74,9 @@ func (f *tracking) run(parent context.Context, tell func(*client.Replica, client
 	return nil
 }
 
-// left is the end of it: no failure where a person ended it, or it has told enough.
+// left is the end of it: no failure where it has told enough, or a person ended what has no other end.
 func (f *tracking) left(err error) error {
-	if errors.Is(err, errEnough) || f.began && errors.Is(err, errInterrupted) {
+	if errors.Is(err, errEnough) || f.began && !f.waits && errors.Is(err, errInterrupted) {
 		return nil
 	}
 	return err

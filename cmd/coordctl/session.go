@@ -110,8 +110,13 @@ func (s *session) current(ctx context.Context, mutates bool) error {
 	if mutates {
 		return notRun(snap.Lost)
 	}
-	fmt.Fprintf(s.a.stderr, "coordctl: HISTORY_LOST: %v\n", snap.Lost)
+	s.a.sayLost(snap.Lost)
 	return nil
+}
+
+// sayLost tells whoever only reads that history was lost.
+func (a *app) sayLost(l *client.LostHistory) {
+	fmt.Fprintf(a.stderr, "coordctl: HISTORY_LOST: %v\n", l)
 }
 
 // notRunError keeps a command from being sent after history was found lost.

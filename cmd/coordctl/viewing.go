@@ -39,6 +39,8 @@ type viewing struct {
 	touches func(*client.Change) bool
 	// states says that it depends on how the replica stands, too.
 	states bool
+	// waits says that the last of it is waited for.
+	waits bool
 
 	began  bool
 	before []string // the lines, or the value, that were shown last
@@ -47,7 +49,7 @@ type viewing struct {
 // view follows the records for what v makes of them.
 func (a *app) view(parent context.Context, caps frames.Capability, v *viewing) error {
 	v.w = &watcher{a: a, rows: true}
-	t := &tracking{a: a, name: "coordctl watch", caps: caps, patience: a.wait}
+	t := &tracking{a: a, name: "coordctl watch", caps: caps, patience: a.wait, waits: v.waits}
 	return t.left(t.run(parent, v.notice))
 }
 
@@ -233,7 +235,7 @@ func (a *app) statusOn(parent context.Context, counts bool) error {
 // opOn shows an operation again whenever it changes, to its end, which is that of `op get`.
 func (a *app) opOn(parent context.Context, prefix string) error {
 	var ref frames.ObjectRef
-	v := &viewing{touches: func(c *client.Change) bool { return c.Event.Object == ref }}
+	v := &viewing{waits: true, touches: func(c *client.Change) bool { return c.Event.Object == ref }}
 	v.look = func(_ *client.Replica, view *client.View) (*shown, error, error) {
 		result := frames.OperationResult{State: frames.OperationUnknown}
 		switch r, err := lookUp(view, frames.KindOperation, prefix); {

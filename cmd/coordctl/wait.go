@@ -29,15 +29,16 @@ func (a *app) waitCommand() *cobra.Command {
   jsonpath={PATH}       the template picks something of it
 
 Conditions are held against each change, so that a state is not missed because it was short,
-and the wait goes on through restarts of the coordinator and gaps. A wait for what cannot come
-any more, such as state=Completed of a run that is Failed, ends at once.
+and the wait goes on through restarts of the coordinator and gaps; of a gap that nothing less
+than a snapshot heals, they are held against what the snapshot shows. A wait for what cannot
+come any more, such as state=Completed of a run that is Failed, ends at once.
 
 "wait coordinator" waits until a coordinator answers, and for its context file, as behind
 "coordctl up &".
 
 Exit codes: 0 a condition is true; 1 none can become true any more; 2 the command line is
 wrong; 3 there is no such record for this key; 4 authentication; 5 --timeout is over, and what
-the record was then is said. --timeout is 30s unless given.`,
+the record was then is said, or it was interrupted. --timeout is 30s unless given.`,
 		Example: `  coordctl wait coordinator --timeout 1m
   coordctl wait run 2d88da09 --for ended --timeout 1h
   coordctl wait run 2d88da09 --for state=Completed --for state=Failed
@@ -96,9 +97,10 @@ type waiting struct {
 	prefix     string
 	conditions []condition
 
-	ref    frames.ObjectRef // once it is known
-	record *client.Record   // as it was seen last
-	stale  *client.Gap      // what keeps the view from being current, if anything does
+	ref    frames.ObjectRef    // once it is known
+	record *client.Record      // as it was seen last
+	stale  *client.Gap         // what keeps the view from being current, if anything does
+	lost   *client.LostHistory // as it was told last
 }
 
 // impossibleError ends a wait for what cannot come any more.
@@ -132,7 +134,7 @@ func (a *app) waitFor(parent context.Context, kindText, idText string, condition
 	}
 	ctx, cancel := context.WithTimeoutCause(parent, a.timeout, errTimeout)
 	defer cancel()
-	t := &tracking{a: a, name: "coordctl wait", caps: capsFor(kind), patience: math.MaxInt64}
+	t := &tracking{a: a, name: "coordctl wait", caps: capsFor(kind), patience: math.MaxInt64, waits: true}
 	err = t.run(ctx, w.notice)
 	if t.began && errors.Is(err, errTimeout) {
 		return w.late()
@@ -151,6 +153,9 @@ func (w *waiting) notice(_ *client.Replica, n client.Notice) error {
 		}
 	case *client.Reread:
 		w.stale = n.State.Gap
+		if err := w.history(n); err != nil {
+			return err
+		}
 		if w.ref.Kind == 0 {
 			r, err := lookUp(n.View, w.kind, w.prefix)
 			if err != nil {
@@ -164,6 +169,19 @@ func (w *waiting) notice(_ *client.Replica, n client.Notice) error {
 			return w.look(n.New)
 		}
 	}
+	return nil
+}
+
+// history tells once that history was lost. A record that is lost with it was not removed.
+func (w *waiting) history(n *client.Reread) error {
+	l := n.State.Lost
+	if l == nil || l == w.lost {
+		return nil
+	}
+	if w.lost = l; w.ref.Kind != 0 && n.View.Get(w.ref.Kind, w.ref.ID) == nil {
+		return l
+	}
+	w.a.sayLost(l)
 	return nil
 }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -136,6 +138,52 @@ func TestWaitSeesEachChange(t *testing.T) {
 		require.Contains(t, r.errout, "is Failed: state=")
 	}
 	require.Equal(t, ran{code: 0, out: "run " + runID + " is gone\n"}, <-gone)
+}
+
+// TestAnInterruptedWaitIsNoSuccess: what stands behind it in a script must not begin.
+func TestAnInterruptedWaitIsNoSuccess(t *testing.T) {
+	f := newFake(t)
+	f.records = []frames.SnapshotRecord{aRun(t, 1, frames.RunRunning),
+		record(t, frames.KindOperation, 1, &frames.Operation{Result: frames.OperationResult{State: frames.OperationPending, Epoch: 7, Sequence: 5}})}
+	f.listen()
+	for _, args := range [][]string{{"wait", "run", "02abcd", "--for", "ended"}, {"op", "get", f.records[1].ID.String(), "-w"}} {
+		ctx, interrupt := context.WithCancelCause(t.Context())
+		a := &app{stdin: strings.NewReader(""), stdout: new(safeBuffer), stderr: new(safeBuffer)}
+		root := a.root()
+		root.SetArgs(append([]string{"--context", f.path}, args...))
+		done := make(chan error, 1)
+		go func() { done <- root.ExecuteContext(ctx) }()
+		f.whileFollowed(1)
+		interrupt(errInterrupted)
+		err := <-done
+		require.ErrorIs(t, err, errInterrupted, "%v", args)
+		require.Equal(t, exitUnavailable, a.explain(err).code)
+		f.whileFollowed(0)
+	}
+}
+
+// TestWaitTellsOfLostHistory, which is found once, and takes what was lost for nothing that was removed.
+func TestWaitTellsOfLostHistory(t *testing.T) {
+	f := newFake(t)
+	f.records = []frames.SnapshotRecord{aRun(t, 1, frames.RunRunning)}
+	f.listen()
+	require.Equal(t, exitDone, f.cli("status", "--counts").code)
+	f.activate(8) // whose list does not hold activation 7
+	running := f.cli("wait", "run", "02abcd", "--for", "state=Running")
+	require.Equal(t, 0, running.code, running.errout)
+	require.Contains(t, running.errout, "HISTORY_LOST")
+	f.whileFollowed(0) // that one has left
+	gone := f.begin("wait", "run", "02abcd", "--for", "removed")
+	f.whileFollowed(1)
+	f.mu.Lock()
+	f.records = nil
+	f.mu.Unlock()
+	f.activate(9)
+	f.cut()
+	r := <-gone
+	require.Equal(t, exitUnavailable, r.code, r.out)
+	require.Contains(t, r.errout, "HISTORY_LOST")
+	require.Empty(t, r.out)
 }
 
 func TestWaitWhoseTimeIsOver(t *testing.T) {
