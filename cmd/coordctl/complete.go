@@ -178,11 +178,11 @@ func (a *app) idsOf(cmd *cobra.Command, kind frames.ObjectKind, states []string,
 // It takes no snapshot under an authority that no command has met yet, because what the first one shows
 // of lost history is told once, and must be told.
 func (a *app) glance(cmd *cobra.Command, kind frames.ObjectKind, visit func(frames.SnapshotRecord)) {
-	if a.chooseContext(cmd.Flags().Changed("context")) != nil || strings.HasPrefix(a.keySource, "fd:") { // which gives a key once
+	if a.chooseContext(cmd.Flags().Changed("context")) != nil {
 		return
 	}
 	c, err := client.LoadContext(a.contextPath)
-	if err != nil {
+	if err != nil || !a.quietKey(c) {
 		return
 	}
 	opts := client.Options{Name: "coordctl completion", Offered: capsFor(kind)}
@@ -210,6 +210,15 @@ func (a *app) glance(cmd *cobra.Command, kind frames.ObjectKind, visit func(fram
 		}
 		return ctx.Err()
 	})
+}
+
+// quietKey reports whether the key can be used for a completion. A descriptor gives it once, and an agent may
+// ask its user, who has only pressed a key, or take longer than that one waits.
+func (a *app) quietKey(c *client.Context) bool {
+	if a.keySource == "" {
+		return c.Agent == ""
+	}
+	return !strings.HasPrefix(a.keySource, "fd:") && a.keySource != "agent" && !strings.HasPrefix(a.keySource, "agent:")
 }
 
 // completeTitles completes --title to titles that there are: of `update objective ID`, that objective's.
@@ -266,8 +275,16 @@ func (a *app) completeUnresolvedFlag(cmd *cobra.Command, _ []string, part string
 // completeOperations completes to the same, and to the operations that the coordinator shows.
 func (a *app) completeOperations(cmd *cobra.Command, args []string, part string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	out, directive := a.completeUnresolved(cmd, args, part)
-	if len(args) == 0 {
-		out = append(out, a.idsOf(cmd, frames.KindOperation, nil, part)...)
+	if len(args) > 0 {
+		return out, directive
+	}
+	for _, shown := range a.idsOf(cmd, frames.KindOperation, nil, part) {
+		id, _, _ := strings.Cut(shown, "\t")
+		if at := slices.Index(out, id); at >= 0 {
+			out[at] = shown // an id that is there twice is completed to no end
+		} else {
+			out = append(out, shown)
+		}
 	}
 	return out[:min(len(out), maxCompletions)], directive
 }

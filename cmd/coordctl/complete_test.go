@@ -1,9 +1,11 @@
 package main
 
 import (
+	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -133,6 +135,56 @@ func TestCompletionIsBounded(t *testing.T) {
 	require.Less(t, time.Since(began), patience/2)
 	lines, _ = completed(t, "--context", filepath.Join(t.TempDir(), "none.toml"), "get", "objective", "")
 	require.Empty(t, lines)
+}
+
+// TestCompletionAsksNoAgent: it might ask its user, or not answer for long.
+func TestCompletionAsksNoAgent(t *testing.T) {
+	f := newFake(t)
+	f.records = oneOfEach(t)
+	f.listen()
+	require.Equal(t, exitDone, f.cli("status").code)
+	socket := filepath.Join(filepath.Dir(f.path), "agent.sock")
+	agent, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	asked := make(chan struct{}, 100)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for nc, err := agent.Accept(); err == nil; nc, err = agent.Accept() {
+			asked <- struct{}{}
+			nc.Close()
+		}
+	})
+	t.Setenv("SSH_AUTH_SOCK", socket)
+	lines, _ := completed(t, "--context", f.path, "--key", "agent", "get", "objective", "")
+	require.Empty(t, lines)
+	f.pins.KeyFile, f.pins.Agent = "", "ssh-agent"
+	other := filepath.Join(filepath.Dir(f.path), "agent.toml")
+	require.NoError(t, f.pins.Save(other))
+	lines, _ = completed(t, "--context", other, "get", "objective", "")
+	require.Empty(t, lines)
+	agent.Close()
+	wg.Wait()
+	require.Empty(t, asked)
+}
+
+// TestCompletionOfAnOperationThatIsThereTwice: to this client its end is unknown, and the coordinator shows it.
+func TestCompletionOfAnOperationThatIsThereTwice(t *testing.T) {
+	f := newFake(t)
+	f.records = oneOfEach(t)
+	f.other = func(c *fakeConn, fr frames.Frame) {
+		if ask, asks := fr.(*frames.GetOperationResult); asks {
+			c.send(&frames.OperationResultFrame{RequestID: ask.RequestID, Operation: frames.OperationResult{State: frames.OperationUnknown}})
+			return
+		}
+		c.nc.Close()
+	}
+	f.listen()
+	id := anyOf(t, f, frames.KindOperation)
+	require.Equal(t, exitUnknown, f.cli("create", "objective", "--op", id, "--id", strings.Repeat("ab", 16), "--title", "x", "--timeout", "200ms").code)
+	patiently(t, patience)
+	lines, _ := completed(t, "--context", f.path, "op", "get", id)
+	require.Len(t, lines, 1, "%q", lines)
+	require.True(t, strings.HasPrefix(lines[0], id+"\tSUCCEEDED"), "%q", lines)
 }
 
 // TestTitlesThatMayBeCompleted mean nothing to a shell.
