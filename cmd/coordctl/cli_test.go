@@ -157,6 +157,17 @@ func TestResultsAndTheirExitCodes(t *testing.T) {
 	}
 }
 
+// TestTheWordsOfTheOtherSideAreInert: a process owner may have put a client's words into them.
+func TestTheWordsOfTheOtherSideAreInert(t *testing.T) {
+	f := newFake(t)
+	f.other = answer(frames.OperationResult{State: frames.OperationRejected, Sequence: 6, Code: frames.CodeInternal, Message: "no \x1b]0;x\a\n  next: rm"})
+	f.listen()
+	r := f.cli("op", "get", strings.Repeat("ab", 16))
+	require.Equal(t, exitRefused, r.code)
+	require.Contains(t, r.errout, "REJECTED INTERNAL: no \ufffd]0;x\ufffd\ufffd  next: rm\n")
+	require.NotContains(t, r.out+r.errout, "\x1b")
+}
+
 // scrub takes paths and ids that differ from run to run out of a text.
 func scrub(f *fake, text string) string {
 	text = strings.ReplaceAll(text, filepath.Dir(filepath.Dir(f.path)), "DIR")

@@ -122,7 +122,7 @@ func (e *resultError) Error() string {
 		if r.Message == "" {
 			return fmt.Sprintf("operation %s: REJECTED %v", e.op, r.Code)
 		}
-		return fmt.Sprintf("operation %s: REJECTED %v: %s", e.op, r.Code, r.Message)
+		return fmt.Sprintf("operation %s: REJECTED %v: %s", e.op, r.Code, printable(r.Message))
 	case frames.OperationIndeterminate:
 		return fmt.Sprintf("operation %s: INDETERMINATE %v", e.op, r.Reason)
 	}
@@ -282,9 +282,9 @@ func (a *app) explainRefusal(err error) (message, bool) {
 			"operations that were unresolved are indeterminate and are not sent again",
 		}}, true
 	case errors.As(err, &refused):
-		code, what = refused.Code, refused.Error()
+		code, what = refused.Code, printable(refused.Error())
 	case errors.As(err, &fatal):
-		code, what = fatal.Code, fatal.Error()
+		code, what = fatal.Code, printable(fatal.Error())
 	case errors.As(err, &local): // this side's own refusal, of what the other one would refuse
 		code, what = local.Code, local.Error()
 	default:
