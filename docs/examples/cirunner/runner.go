@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 
 	"coordinator/client"
 	"coordinator/codec"
@@ -30,7 +31,7 @@ type Pipeline struct {
 	Artifacts []string
 }
 
-// A Stage is one process. Its name is that of its log file too.
+// A Stage is one process. Its name is that of its log file too, and no other stage's.
 type Stage struct {
 	Name string
 	Argv []string
@@ -87,6 +88,9 @@ type build struct {
 // The error is a *[StageError] when a stage has failed. After any other the build is not over, and
 // its processes may be running; docs/go-client.md says which errors pass by themselves.
 func (r *Runner) Build(ctx context.Context, p Pipeline, dir string) (passed []Passed, err error) {
+	if err := p.check(); err != nil {
+		return nil, err
+	}
 	b := &build{Runner: r, Pipeline: p, dir: dir, options: r.Options}
 	if b.book, err = openBook(dir); err != nil {
 		return nil, err
@@ -109,6 +113,18 @@ func (r *Runner) Build(ctx context.Context, p Pipeline, dir string) (passed []Pa
 		return nil, err
 	}
 	return b.run(ctx)
+}
+
+// check refuses names by which two stages would be taken for one, or that are no file's.
+func (p *Pipeline) check() error {
+	names := map[string]bool{}
+	for _, s := range p.Stages {
+		if names[s.Name] || s.Name == "" || strings.ContainsRune(s.Name, filepath.Separator) {
+			return fmt.Errorf("a stage is named %q: it needs a name of its own that can be a file's", s.Name)
+		}
+		names[s.Name] = true
+	}
+	return nil
 }
 
 // sameHistory refuses to go on where a restored backup has replaced the history in which the build

@@ -58,6 +58,20 @@ func TestTheRunnerDiesAtEachCommand(t *testing.T) {
 	}
 }
 
+// TestStagesHaveNamesOfTheirOwn: the second of a name would be taken for the first, and not be run.
+func TestStagesHaveNamesOfTheirOwn(t *testing.T) {
+	for _, names := range [][]string{{"test", "test"}, {""}, {"../test"}, {"a/b"}, {"/"}} {
+		dir := filepath.Join(t.TempDir(), "build")
+		var p cirunner.Pipeline
+		for _, n := range names {
+			p.Stages = append(p.Stages, cirunner.Stage{Name: n, Argv: []string{"true"}})
+		}
+		_, err := new(cirunner.Runner).Build(t.Context(), p, dir)
+		require.ErrorContains(t, err, "a name of its own", "%q", names)
+		require.NoDirExists(t, dir, "nothing was begun")
+	}
+}
+
 // TestAStageThatFails ends the build there, with evidence, and says the same when asked again.
 func TestAStageThatFails(t *testing.T) {
 	daemons := up()
