@@ -3,13 +3,19 @@ has run out, which event it takes in, what it prints."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
+import json
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-from coordinator import connection, context, ed25519, follower, frames, handshake, memory, records
+import follow
+import work
+from coordinator import commands, connection, context, ed25519, follower, frames, handshake, memory, records
 from coordinator.codec import ProtocolError
 from coordinator.records import AuthorityGuard, Certificate, EventKind, ObjectKind, ObjectRef, ReplayEvent, SnapshotRecord
 from coordinator.text import inert
@@ -262,12 +268,46 @@ class Applying(unittest.TestCase):
             seen.shows(event(objective(3), event_sequence=8))
 
 
+class Commands(unittest.TestCase):
+    def test_what_is_too_large_is_not_kept(self) -> None:
+        class Full(commands.Session):
+            def _connected(self) -> connection.Connection:
+                return mock.Mock(spec=connection.Connection)
+
+            def _send(self, connection: Any, a: Any) -> records.Result:
+                raise too_large
+
+        too_large = connection.TooLarge("CoordCommand is larger than this connection carries")
+        with tempfile.TemporaryDirectory() as name:
+            kept = memory.Memory(Path(name), COORDINATOR)
+            known: Any = None
+            session = Full(known, kept, connection.Options())
+            self.assertRaises(commands.NotSent, session.do, b"o" * 16, 1, b"x", 5)
+            self.assertEqual(kept.unresolved(), [])
+
+
 class Printing(unittest.TestCase):
     def test_hostile_words_are_inert(self) -> None:
         for bad in ("\x1b[31m", "\a", "\n", "\r", "\u009b", "\u202e", "\u2066", "\u2028", "\ufeff", "\x7f", "\ue000", "\udc80"):
             self.assertNotIn(bad[0], inert(f"a{bad}b"), repr(bad))
         self.assertEqual(inert("日本, é, 👩\u200d💻"), "日本, é, 👩\u200d💻")
         self.assertLessEqual(len(inert("x" * 10_000)), 201)
+
+    def test_documents_that_are_no_json(self) -> None:
+        for raw in (b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"[Infinity]", b"[1e999]", b"1" * 5000, b'"\xff"', "[1]".encode("utf-16")):
+            payload = records.Objective(document_schema=1, document=raw, state=0)
+            self.assertEqual(follow.plain(payload)["document_base64"], base64.b64encode(raw).decode())
+            self.assertIsNone(follow.title(payload))
+        for depth in range(100, 2000, 7):  # what can be read can be written too
+            payload = records.Objective(document_schema=1, document=b"[" * depth + b"]" * depth, state=0)
+            json.dumps({"after": {"payload": follow.plain(payload)}})
+
+    def test_what_is_not_known_is_no_success(self) -> None:
+        for result, code in ((records.Unknown(), 6), (records.Indeterminate(reason=0, effect_attempt_id=None), 6),
+                             (records.Rejected(completed_event_sequence=1, error_code=14, message="no \x1b[31m"), 3)):
+            with mock.patch("sys.stdout", io.StringIO()), mock.patch("sys.stderr", io.StringIO()) as said:
+                self.assertEqual(work.tell(b"o" * 16, result), code)
+            self.assertNotIn("\x1b", said.getvalue())
 
     def test_a_key_shows_its_public_half(self) -> None:
         key = ed25519.Key(b"\7" * 32)

@@ -22,7 +22,7 @@ from coordinator.codec import ProtocolError
 from coordinator.commands import CREATE_OBJECTIVE, CreateObjective, NotSent, OutcomeUnknown, Session, new_id
 from coordinator.connection import ConnectionEnded, NotAccepted, Options, Refused
 from coordinator.handshake import Untrusted
-from coordinator.records import SCHEMA, Code, Rejected, Result
+from coordinator.records import SCHEMA, Code, Indeterminate, Rejected, Result, Unknown
 from coordinator.snapshot import Outgrown
 from coordinator.text import inert
 
@@ -34,6 +34,8 @@ def tell(operation: bytes, result: Result, **more: str) -> int:
         value = getattr(result, f.name)
         words[f.name] = value.hex() if isinstance(value, bytes) else value
     print(json.dumps(words), flush=True)
+    if isinstance(result, (Indeterminate, Unknown)):
+        return complain(6, f"operation {operation.hex()} is {type(result).__name__.upper()}")
     if isinstance(result, Rejected):
         return complain(3, f"REJECTED: {Code(result.error_code).name} {result.message}")
     return 0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .codec import ID, U16, Message, ProtocolError, wire
-from .connection import FIRST_PAUSE, MAX_PAUSE, REPLY_SECONDS, Connection, ConnectionEnded, Options, Refused, describe, lasting
+from .connection import FIRST_PAUSE, MAX_PAUSE, REPLY_SECONDS, Connection, ConnectionEnded, Options, Refused, TooLarge, describe, lasting
 from .context import Context
 from .frames import CoordCommand, CoordCommandResult, GetOperationResult, OperationResultFrame
 from .handshake import Untrusted
@@ -118,6 +118,11 @@ class Session:
                     raise OutcomeUnknown(a.operation, f"refused with {e.code.name} now; an earlier attempt may have run") from None
                 self._memory.settle(a.operation, 0, 0)
                 raise
+            except TooLarge as e:
+                if again:
+                    raise OutcomeUnknown(a.operation, f"{e}; an earlier attempt may have run") from None
+                self._memory.settle(a.operation, 0, 0)
+                raise NotSent(str(e)) from None
         if is_final(result):
             sequence = result.completed_event_sequence if isinstance(result, (Succeeded, Rejected)) else 0
             self._memory.settle(a.operation, connection.guard.activation_sequence, sequence)  # [D-26]

@@ -62,6 +62,10 @@ class Refused(Exception):
         self.code = Code(code)
 
 
+class TooLarge(Exception):
+    """A frame that this connection does not carry. Not one byte of it left."""
+
+
 FIRST_PAUSE, MAX_PAUSE = 0.1, 2.0  # seconds between attempts to connect
 
 
@@ -201,7 +205,7 @@ class Connection:
     def _write(self, frame: Frame) -> None:
         raw = frame.encode()
         if len(raw) - 4 > frame_cap(type(frame), self.limits):
-            raise ValueError(f"{type(frame).__name__} is larger than this connection carries")
+            raise TooLarge(f"{type(frame).__name__} is larger than this connection carries")
         self._socket.settimeout(HANDSHAKE_SECONDS)
         try:
             self._socket.sendall(raw)
