@@ -272,6 +272,7 @@ func (s *Store) startCheckpoint() bool {
 		final: &applied{state: s.state, chain: s.log.cur.tail, counts: counts},
 	}
 	s.mem.frozen, s.mem.active = s.mem.active, newOverlay()
+	s.heldOps, s.heldWeight = 0, 0
 	s.lastCheckpoint = s.opts.Clock.Now().Boot
 	return true
 }
@@ -281,9 +282,12 @@ func (s *Store) takeOver(job *checkpoint) {
 	s.mem.frozen = nil
 	s.job = nil
 	s.dropped++
+	active := s.mem.active
+	ops, weight := active.ops, active.weight
 	for _, c := range job.carry {
-		s.mem.active.adopt(c)
+		active.adopt(c)
 	}
+	s.heldOps, s.heldWeight = active.ops-ops, active.weight-weight
 }
 
 // pickUp takes a finished checkpoint over. Writer only.
@@ -322,9 +326,12 @@ func (s *Store) maintain() {
 	}
 }
 
+// due reports whether so many checkpoints have gathered. What cuts held back from the last one
+// does not count: the next would find it held as well, and then the one after that.
 func (s *Store) due(factor int) bool {
-	return s.mem.active.ops >= factor*s.opts.CheckpointOps ||
-		s.mem.active.weight >= uint64(factor)*s.opts.CheckpointBytes
+	ops := s.mem.active.ops - s.heldOps
+	weight := s.mem.active.weight - min(s.mem.active.weight, s.heldWeight)
+	return ops >= factor*s.opts.CheckpointOps || weight >= uint64(factor)*s.opts.CheckpointBytes
 }
 
 // CheckpointStep runs one checkpoint transaction in manual mode, beginning a checkpoint if

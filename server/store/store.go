@@ -35,7 +35,9 @@ type Store struct {
 	job            *checkpoint // under way
 	dropped        uint64      // finished checkpoints whose overlay is gone
 	lastCheckpoint time.Duration
-	clean          bool // the log ends in a record with flagClean
+	heldOps        int    // of the active overlay, what the last checkpoint had to leave to it
+	heldWeight     uint64 // and its bytes
+	clean          bool   // the log ends in a record with flagClean
 
 	// Owned by whoever steps checkpoints: the commit of each key in bucket carry.
 	carried map[Key]uint64

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -349,4 +350,30 @@ func TestAnIdleWriterLetsGoOfWhatIsWritten(t *testing.T) {
 	require.True(t, b.s.Held())
 	b.s.Maintain()
 	require.False(t, b.s.Held())
+}
+
+// What an open cut holds back lies in memory after the checkpoint as before. It is no reason
+// for another one, which would hold it back again, at once and for as long as the cut is open.
+func TestWhatACutHoldsBackBeginsNoCheckpoint(t *testing.T) {
+	const rows = 8
+	b := &bed{t: t, dir: t.TempDir(), opts: store.Options{UnsafeNoSync: true, CheckpointOps: rows, CheckpointEvery: time.Hour}}
+	require.NoError(t, store.Create(b.dir, store.Genesis{CoordinatorID: testID, CreatedAt: testTime}, b.opts))
+	b.open()
+	defer func() { b.s.Abandon() }()
+	write := func(from, rev uint64) {
+		for n := range uint64(rows) {
+			require.False(t, b.s.Held(), "a checkpoint runs before %d rows have changed", rows)
+			b.put(frames.KindObjective, from+n, rev, "", false)
+		}
+		require.True(t, b.s.Held())
+		<-b.s.Written()
+		b.s.Maintain()
+	}
+	write(1, 1)
+	cut := b.s.Cut()
+	defer cut.Close()
+	write(1, 2)
+	require.NotZero(t, cut.Superseded())
+	require.False(t, b.s.Held(), "the next one has begun for what is held back")
+	write(100, 1)
 }
