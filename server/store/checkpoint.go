@@ -331,7 +331,16 @@ func (s *Store) maintain() {
 func (s *Store) due(factor int) bool {
 	ops := s.mem.active.ops - s.heldOps
 	weight := s.mem.active.weight - min(s.mem.active.weight, s.heldWeight)
-	return ops >= factor*s.opts.CheckpointOps || weight >= uint64(factor)*s.opts.CheckpointBytes
+	return ops >= factor*s.opts.CheckpointOps || weight >= uint64(factor)*s.opts.CheckpointBytes ||
+		s.scarce(weight/uint64(factor))
+}
+
+// scarce reports whether a checkpoint of this weight must not grow because the disk is nearly at
+// its reserve: what memory has and state.db has not needs room there, too, and two generations
+// of it leave half of the reserve to what it is for.
+func (s *Store) scarce(weight uint64) bool {
+	share := s.opts.ReserveBytes / 4
+	return share > 0 && weight >= share && s.opts.FreeBytes() < s.opts.ReserveBytes+scarceCheckpoints*s.opts.CheckpointBytes
 }
 
 // CheckpointStep runs one checkpoint transaction in manual mode, beginning a checkpoint if

@@ -33,7 +33,9 @@ type Options struct {
 	// there is always room.
 	FreeBytes func() uint64
 	// ReserveBytes of that are not for segments made ahead: while less is left, new segments
-	// are small, so that the last bytes go to records (protocol.md §8 [D-41]).
+	// are small, so that the last bytes go to records (protocol.md §8 [D-41]). While little
+	// more is left, a checkpoint begins at a quarter of it, if that is less than
+	// CheckpointBytes: it needs room as well.
 	ReserveBytes uint64
 	// Clock times checkpoints. Nil is the machine's.
 	Clock clock.Clock
@@ -79,6 +81,9 @@ const (
 	checkpointTxBytes = 4 << 20
 	// behindFactor times a checkpoint's trigger is where the writer waits for it.
 	behindFactor = 3
+	// scarceCheckpoints is for how many checkpoints there must be room beside the reserve, or
+	// they are made small.
+	scarceCheckpoints = 4
 	// scarceSegmentBytes is the size of a segment made while the reserve is reached.
 	scarceSegmentBytes = 1 << 20
 )

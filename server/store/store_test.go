@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -376,4 +377,39 @@ func TestWhatACutHoldsBackBeginsNoCheckpoint(t *testing.T) {
 	require.NotZero(t, cut.Superseded())
 	require.False(t, b.s.Held(), "the next one has begun for what is held back")
 	write(100, 1)
+}
+
+// A checkpoint needs room on the disk for what it has gathered. It gathers less when there is
+// little beside the reserve.
+func TestACheckpointOnAScarceDiskIsSmall(t *testing.T) {
+	const reserve = 1 << 20
+	var free atomic.Uint64
+	free.Store(1 << 40)
+	b := &bed{t: t, dir: t.TempDir(), opts: store.Options{
+		UnsafeNoSync: true, SegmentBytes: 4 << 20, CheckpointEvery: time.Hour, CheckpointBytes: 16 << 20,
+		ReserveBytes: reserve, FreeBytes: free.Load,
+	}}
+	require.NoError(t, store.Create(b.dir, store.Genesis{CoordinatorID: testID, CreatedAt: testTime}, b.opts))
+	b.open()
+	defer func() { b.s.Abandon() }()
+	payload := strings.Repeat("p", 100<<10)
+	id := uint64(0)
+	put := func() { id++; b.put(frames.KindObjective, id, 1, payload, false) }
+	for range 8 {
+		put()
+	}
+	require.False(t, b.s.Held())
+	free.Store(reserve + 64<<20)
+	put()
+	require.False(t, b.s.Held(), "there is room for four large ones")
+	free.Store(reserve + 64<<20 - 1)
+	put()
+	require.True(t, b.s.Held())
+	<-b.s.Written()
+	b.s.Maintain()
+	for range 3 { // a quarter of the reserve again
+		require.False(t, b.s.Held())
+		put()
+	}
+	require.True(t, b.s.Held())
 }
