@@ -55,9 +55,15 @@ type CutLostError struct {
 	// Base is the event behind which that authority began. Where epochs were left out, as a new witness
 	// may have to, it is that of an earlier one.
 	Base frames.EventCut
+	// Unlisted says instead that more authorities followed than the coordinator tells of, so that
+	// nobody can say where the next one began. That counts as lost.
+	Unlisted bool
 }
 
 func (e *CutLostError) Error() string {
+	if e.Unlisted {
+		return fmt.Sprintf("history lost: whether event %d of epoch %d is in this coordinator's history cannot be told any more, as more than %d authorities may have followed", e.Cut, e.Epoch, frames.MaxActivationBases)
+	}
 	return fmt.Sprintf("history lost: event %d of epoch %d is not in this coordinator's history, in which a later authority began behind event %d", e.Cut, e.Epoch, e.Base)
 }
 
@@ -143,14 +149,18 @@ func (s *Snapshot) lies(cut frames.EventCut, epoch frames.AuthorityEpoch) error 
 	}
 	// Each activation has a higher epoch than the one before, so that this many at most followed.
 	followed := frames.ActivationSequence(s.Guard.Epoch - epoch)
-	base := s.Base
-	for i := len(s.begin.Bases) - 1; i >= 0; i-- { // the next one's is the lowest of those that followed
-		if b := s.begin.Bases[i]; b.Activation > s.Guard.Activation-min(followed, s.Guard.Activation) {
+	before := s.Guard.Activation - min(followed, s.Guard.Activation)
+	base, first := s.Base, s.Guard.Activation
+	for _, b := range s.begin.Bases { // the next one's is the lowest of those that followed
+		if first = min(first, b.Activation); b.Activation > before {
 			base = min(base, b.Base)
 		}
 	}
-	if cut > base {
-		return &CutLostError{epoch, cut, base}
+	switch {
+	case cut > base:
+		return &CutLostError{Epoch: epoch, Cut: cut, Base: base}
+	case cut > 0 && len(s.begin.Bases) == frames.MaxActivationBases && first > before+1:
+		return &CutLostError{Epoch: epoch, Cut: cut, Unlisted: true} // the list is full
 	}
 	return nil
 }

@@ -120,3 +120,22 @@ func TestACutIsHeldAgainstTheHistory(t *testing.T) {
 	}
 	require.NoError(t, s.holds(EventRange{After: 60, Through: 61, ThroughEpoch: 8}))
 }
+
+// The coordinator tells where its newest authorities began. A cut under an earlier one may lie in
+// what a backup that was restored since has undone.
+func TestACutOfAnAuthorityThatIsNoLongerListedIsLost(t *testing.T) {
+	s := &Snapshot{Guard: frames.AuthorityGuard{Epoch: 103, Activation: 100}, Base: 900, begin: &frames.SnapshotBegin{}}
+	for a := frames.ActivationSequence(37); a <= 100; a++ {
+		s.begin.Bases = append(s.begin.Bases, frames.ActivationBase{Activation: a, Base: frames.EventCut(400 + a)})
+	}
+	require.Len(t, s.begin.Bases, frames.MaxActivationBases)
+	require.NoError(t, s.holds(EventRange{After: 437, Epoch: 39}), "only listed ones can have followed")
+	require.NoError(t, s.holds(EventRange{After: 0, Epoch: 1}), "the beginning is in every history")
+	var lost *CutLostError
+	require.ErrorAs(t, s.holds(EventRange{After: 438, Epoch: 39}), &lost)
+	require.Equal(t, &CutLostError{Epoch: 39, Cut: 438, Base: 437}, lost)
+	require.ErrorAs(t, s.holds(EventRange{After: 50, Epoch: 38}), &lost)
+	require.Equal(t, &CutLostError{Epoch: 38, Cut: 50, Unlisted: true}, lost)
+	s.begin.Bases = s.begin.Bases[1:] // not full: there were no others
+	require.NoError(t, s.holds(EventRange{After: 50, Epoch: 38}))
+}
