@@ -271,6 +271,38 @@ func TestHistoryIsReadToRest(t *testing.T) {
 	}
 }
 
+// TestHistoryHasWhatIsReadFromTheLogBehindAnAnswer: a coordinator that has to read its log for an event
+// finds that out in one write, and may answer once more in the next before the event follows.
+func TestHistoryHasWhatIsReadFromTheLogBehindAnAnswer(t *testing.T) {
+	w := newWorld(t)
+	m := newModel(w)
+	for range 10 {
+		m.write()
+	}
+	answers, sent := 0, 0
+	m.setFault(func(_ int, c *modelConn) bool {
+		if c.sending == nil { // an event
+			if sent == 9 && answers < 3 {
+				return true
+			}
+			sent++
+		}
+		if _, pong := c.sending.(*frames.Pong); pong {
+			if answers++; answers == 3 {
+				c.pump()
+			}
+		}
+		return false
+	})
+	opts := w.options(m.serve)
+	opts.Offered = frames.CapSignals
+	seen := 0
+	opts.Clock = quietly{w.clock, func() bool { return seen >= 9 }}
+	_, err := ReadHistoryToRest(t.Context(), w.pins, opts, func() bool { return seen > 5 }, func(*Event) (bool, error) { seen++; return false, nil })
+	require.NoError(t, err)
+	require.Equal(t, 10, seen)
+}
+
 // TestHistoryIsNotReadToItsEndByASilence: that nothing comes from a coordinator that does not answer
 // either says nothing of the log.
 func TestHistoryIsNotReadToItsEndByASilence(t *testing.T) {

@@ -20,6 +20,11 @@ const (
 // maxTrims bounds how often the oldest event is looked for again because it went meanwhile.
 const maxTrims = 5
 
+// historyPings are the answers in which nothing may come. What the coordinator has in memory for a
+// subscription it sends with the first one or right behind it. What it has to read from its log it
+// sends a write later: that may begin with the second answer, and is over before the third.
+const historyPings = 3
+
 // errQuiet ends a wait in which nothing came.
 var errQuiet = errors.New("nothing more comes")
 
@@ -161,9 +166,7 @@ func (h *history) next(ctx context.Context, sub *Subscription) (Update, error) {
 	if !errors.Is(err, errQuiet) {
 		return u, err
 	}
-	// What the coordinator has for a subscription it sends right behind its next answer, so that
-	// nothing behind one and before another is nothing at all.
-	for range 2 {
+	for range historyPings {
 		if err := h.conn.Ping(ctx); err != nil {
 			return nil, err
 		}
