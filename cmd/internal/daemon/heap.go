@@ -42,9 +42,8 @@ type Heap struct {
 	giving  bool        // guarded by mu: the next collection is its own
 	stopped bool        // guarded by mu
 
-	// Owned by the timer's function.
-	allocated uint64 // up to the last glance
-	given     uint64 // had been allocated when memory was last given back
+	allocated uint64 // guarded by mu: up to the last glance
+	given     uint64 // guarded by mu: had been allocated when memory was last given back
 }
 
 // TendHeap begins to tend the heap of this process, until it is stopped. It does nothing
@@ -102,12 +101,15 @@ func (h *Heap) collected(now time.Time) {
 // glance looks whether the heap is at rest, and comes again while it is not.
 func (h *Heap) glance(now time.Time) {
 	u := look()
+	h.mu.Lock()
 	quiet := u.allocated-h.allocated <= quietBytes
 	h.allocated = u.allocated
-	h.mu.Lock()
 	rested := now.Sub(h.last) >= heapRest
 	giving := rested && quiet && u.worth(h.given) && !h.stopped
 	h.giving = giving
+	if giving {
+		h.given = u.allocated
+	}
 	if !h.stopped && !(rested && quiet) {
 		h.rest.Reset(glance)
 	}
@@ -116,7 +118,6 @@ func (h *Heap) glance(now time.Time) {
 		h.set(tightPercent)
 	}
 	if giving {
-		h.given = u.allocated
 		debug.FreeOSMemory()
 	}
 }
