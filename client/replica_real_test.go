@@ -54,6 +54,7 @@ func TestReplicaOfARealCoordinator(t *testing.T) {
 // coordinator. When it is left alone it is what the coordinator's snapshot says, and in the
 // end what its store holds.
 func TestReplicaUnderRandomFaults(t *testing.T) {
+	t.Parallel()
 	s := serve(t)
 	mine, theirs := s.session(s.reader), s.session(s.writer)
 	defer mine.Close()

@@ -17,7 +17,7 @@ import (
 const growthMark = "@"
 
 // drawn are the figures that are worth a curve; the others are in the table.
-var drawn = []string{"growth.command", "growth.command.p99", "growth.fan.f64", "growth.snapshot", "growth.restart"}
+var drawn = []string{"growth.command", "growth.command.p99", "growth.fan.f64", "growth.snapshot", "growth.restart", "growth.restart.whole"}
 
 // A point is a median with its least and most at one amount of state.
 type point struct{ x, low, mid, high float64 }
