@@ -107,9 +107,11 @@ func attended(t *testing.T, w *world, m *model, opts ReplicaOptions) *Replica {
 		case v == nil:
 		case v.Current != (after.state.Phase == ReplicaCurrent) || v.Cut != after.state.Cut:
 			t.Errorf("the view and its state disagree: %v", after.state)
-		case m.forgot(v.Guard.Activation):
-		case !mapsEqual(shows(v), m.at(v.Cut)):
-			t.Errorf("at event %d the view shows %v, there was %v", v.Cut, shows(v), m.at(v.Cut))
+		default:
+			was := m.at(v.Cut) // before it is asked what was forgotten: a test may put a backup back now
+			if !m.forgot(v.Guard.Activation) && !mapsEqual(shows(v), was) {
+				t.Errorf("at event %d the view shows %v, there was %v", v.Cut, shows(v), was)
+			}
 		}
 		return more
 	}
