@@ -45,10 +45,10 @@ lint:
 	$(GO) vet -tags failpoint ./...
 	$(STATICCHECK) ./...
 
-# The race detector needs a C compiler; `make test` does not. What only runs documents, the demo and
-# a browser has nothing to be detected in.
+# The race detector needs a C compiler; `make test` does not. What only runs documents, the demo, a
+# browser and programs that were built without it has nothing to be detected in.
 race:
-	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) -parallel $(PARALLEL) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$' -e '/console/browsertest$$')
+	CGO_ENABLED=1 $(GO) test -race -p $(PACKAGES) -parallel $(PARALLEL) $$($(GO) list ./... | grep -v -e '/docs$$' -e '/cmd/internal/demo$$' -e '/console/browsertest$$' -e '/cmd/hosts$$' -e '/internal/freeze$$')
 
 # Crash tests at the fail points, which only this tag compiles in.
 failpoint:
