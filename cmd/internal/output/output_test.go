@@ -206,7 +206,9 @@ func TestYAMLSaysWhatJSONSays(t *testing.T) {
 		require.NoError(t, err)
 		require.JSONEq(t, string(raw), string(again), "%s", out.String())
 		require.NotContains(t, out.String(), "\x1b")
-		require.NotContains(t, out.String(), "!!")
+		if !bytes.Contains(raw, []byte("!!")) {
+			require.NotContains(t, out.String(), "!!", "a tag")
+		}
 	})
 }
 
