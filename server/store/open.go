@@ -136,11 +136,7 @@ func Open(dir string, o Options) (*Store, error) {
 
 // learn begins to learn which keys state.db has, and in manual mode does so at once.
 func (s *Store) learn() {
-	n := uint64(0)
-	for _, count := range s.mem.counts.kinds {
-		n += count
-	}
-	s.known.begin(int(min(n, maxKnownKeys)))
+	s.known.begin(int(min(allRows(s.mem.counts.kinds), maxKnownKeys)))
 	for more := s.opts.Manual; more; {
 		more = s.known.walk(s.hist)
 	}

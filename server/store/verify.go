@@ -124,7 +124,7 @@ func Inspect(dir string, o Options) (State, error) {
 		o.Progress(tmp + " is what an interrupted compact left, and the next start will remove it")
 	}
 	failpoint.Hit("inspect-log")
-	o.Progress("checking the pages of state.db")
+	o.Progress(stepPages)
 	if err := CheckFileWith(statePath(dir), o); err != nil {
 		return State{}, err
 	}
