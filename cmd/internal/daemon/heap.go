@@ -93,7 +93,7 @@ func (h *Heap) collected(now time.Time) {
 	case stopped:
 		return
 	case often && !own:
-		h.set(roomFor(liveHeap()))
+		h.set(roomFor(look().live))
 	}
 	h.watch()
 }
@@ -138,7 +138,7 @@ func look() (u use) {
 	metrics.Read(s)
 	for i := range s {
 		if s[i].Value.Kind() != metrics.KindUint64 {
-			return use{} // a runtime that does not say it: nothing is worth it
+			return use{live: heapRoom} // a runtime that does not say it gets no room, and nothing is worth it
 		}
 	}
 	return use{live: s[0].Value.Uint64(), allocated: s[1].Value.Uint64()}
@@ -147,15 +147,6 @@ func look() (u use) {
 // roomFor is the percentage that gives a heap its room.
 func roomFor(live uint64) int {
 	return int(max(tightPercent, min(roomyPercent, heapRoom*100/max(live, 1))))
-}
-
-func liveHeap() uint64 {
-	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(s)
-	if s[0].Value.Kind() != metrics.KindUint64 {
-		return heapRoom
-	}
-	return s[0].Value.Uint64()
 }
 
 func (h *Heap) set(percent int) {
