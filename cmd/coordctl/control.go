@@ -100,7 +100,9 @@ func (a *app) deedCommand(use, short string, kind frames.CommandKind) *cobra.Com
 	var noWait bool
 	c := &cobra.Command{
 		Use: use + " RUN", Short: short, Args: exactArgs("RUN"),
-		Long: short + ". The run is named by its id, or by the first digits of it that no other run\nhas. A run that is not in the right state for it is refused.", Example: "  coordctl " + use + " 2d88da09",
+		Long: short + ". The run is named by its id, or by the first digits of it that no other run\n" +
+			"has. A run that is not in the right state for it is refused.",
+		Example: "  coordctl " + use + " 2d88da09",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			d := deed{line: use, kind: frames.KindRun, member: "run_id", cmd: kind,
 				body: func(id frames.ObjectID) codec.Message { return &frames.RunCommand{RunID: frames.RunID(id)} }}

@@ -15,10 +15,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
+	"coordinator/cmd/internal/term"
 	"coordinator/frames"
 	"coordinator/internal/clock"
 	"coordinator/owner"
@@ -181,17 +181,13 @@ const startRunRest = 1 << 10
 
 // likeTerminal gives the command's terminal the size and the type of w, when that is one.
 func likeTerminal(d *owner.Document, w io.Writer) {
-	file, ok := w.(*os.File)
-	if !ok {
-		return
-	}
-	rows, cols, err := pty.Getsize(file)
-	if err != nil || rows <= 0 || cols <= 0 || rows > math.MaxUint16 || cols > math.MaxUint16 {
+	cols, rows, ok := term.Size(w)
+	if !ok || rows <= 0 || cols <= 0 || rows > math.MaxUint16 || cols > math.MaxUint16 {
 		return
 	}
 	d.Rows, d.Cols = uint16(rows), uint16(cols)
-	if term := os.Getenv("TERM"); utf8.ValidString(term) && len(term) <= maxTerm {
-		d.Term = term
+	if kind := os.Getenv("TERM"); utf8.ValidString(kind) && len(kind) <= maxTerm {
+		d.Term = kind
 	}
 }
 

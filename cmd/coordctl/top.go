@@ -12,12 +12,12 @@ import (
 	"syscall"
 
 	"github.com/charmbracelet/x/ansi"
-	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 
 	"coordinator/client"
 	"coordinator/cmd/internal/overview"
 	"coordinator/cmd/internal/runs"
+	"coordinator/cmd/internal/term"
 	"coordinator/cmd/internal/top"
 	"coordinator/codec"
 	"coordinator/frames"
@@ -63,10 +63,7 @@ func (a *app) terminal() (in, out *os.File, err error) {
 	in, _ = a.stdin.(*os.File)
 	out, _ = a.stdout.(*os.File)
 	for name, f := range map[string]*os.File{"input": in, "output": out} {
-		if f == nil {
-			return nil, nil, usage("top needs a terminal and standard %s is none; %s", name, instead)
-		}
-		if _, _, err := pty.Getsize(f); err != nil {
+		if f == nil || !term.Is(f) {
 			return nil, nil, usage("top needs a terminal and standard %s is none; %s", name, instead)
 		}
 	}
