@@ -44,7 +44,8 @@ and show what lies behind the one, up to and with the other. Without them all is
 
 What retention has removed is a line of its own, with the first and the last number. At the end
 the last event that was looked at is said, in the form that --since takes. With -f it goes on with
-each event as it happens, until Ctrl-C or --until, through restarts and gaps, which are told.
+each event as it happens, until Ctrl-C or --until, through restarts and gaps, which are told. Where
+this key does not see the event of --until, the next one that it sees is the end.
 
 With -o json each line is one object, "type" says of what: "COORD_EVENT", "GAP" with the reason
 RETENTION for what was removed, "END", and with -f those of coordctl watch. With a template
