@@ -117,7 +117,11 @@ func (b *build) place(ctx context.Context, run *frames.StartRun) error {
 	for {
 		link, err := b.dial(ctx, o)
 		if err == nil {
-			run.Owner, run.OwnerIncarnation, run.Group = o.Authority, link.Incarnation(), link.Groups()[0]
+			groups := link.Groups()
+			if len(groups) == 0 {
+				return errors.Join(fmt.Errorf("owner %s runs nothing: it has no group", o.Name), link.Close())
+			}
+			run.Owner, run.OwnerIncarnation, run.Group = o.Authority, link.Incarnation(), groups[0]
 			return link.Close()
 		}
 		if errors.As(err, new(*owner.RefusedError)) || pause(ctx) != nil { // it may be starting
